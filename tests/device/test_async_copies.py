@@ -1,5 +1,6 @@
 "Copies that a GPU makes beside its work, with a stand-in that copies as late as it may: when the update comes, or when somebody reads."
 import contextlib, threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest, torch
@@ -122,7 +123,8 @@ class Event:
 @pytest.fixture
 def gpu(monkeypatch):
     "A staging area of small chunks, whose copies end when `blocked` is set."
-    area = Device()
+    area, threads = Device(), torch.get_num_threads()
+    torch.set_num_threads(4)
     monkeypatch.setattr(snapshot_tensors, "_CHUNK", 256)
     monkeypatch.setattr(snapshot_tensors, "_AREAS", {})
     monkeypatch.setattr(snapshot_tensors, "_LEAST_UPLOAD", 1)
@@ -132,6 +134,7 @@ def gpu(monkeypatch):
         monkeypatch.setattr(torch.cuda, name, stands_in)
     yield area
     area.blocked.set()
+    torch.set_num_threads(threads)
     snapshot_tensors.release_staging()
     assert not snapshot_tensors._AREAS
 
@@ -148,6 +151,7 @@ def begin(n):
 def test_copies_pass_through_locked_places(gpu):
     "In pieces, of any layout; the source may change once the copy has ended there, and the third copy waits for a place."
     area = staging_area(torch.device("cpu"))
+    assert area.worker.submit(torch.get_num_threads).result() == 1 and ThreadPoolExecutor(1).submit(torch.get_num_threads).result() == 4
     assert area.reserve(3000) and area.growing.result() is None
     runs = [begin(1), begin(2)]
     assert not any(copying.is_done() for *_, copying in runs)

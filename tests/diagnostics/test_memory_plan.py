@@ -5,6 +5,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 from trainer_nb import InvalidOperation, Learner, differences
+from trainer_nb.data.collate import is_identical
 
 WIDTH, SAMPLES = 512, 64
 DATA = TensorDataset(torch.randn(256, WIDTH), torch.randint(10, (256,)))
@@ -32,7 +33,7 @@ def test_what_stays_between_steps_is_weights_and_optimizer_state(given, states):
 
 
 def test_a_forward_pass_keeps_what_its_layers_need():
-    "x, the output of the first layer and that of the sigmoid, which is one with the input of the second layer; logits twice."
+    "The output of the sigmoid, which is the input of the second layer, and the logits; the output of the first layer is freed."
     class Kept(nn.Sequential):
         def forward(self, x):
             out = super().forward(x)
@@ -80,6 +81,48 @@ def test_no_trace():
     assert differences(learn.snapshot(), before) == [] and torch.equal(torch.get_rng_state(), numbers)
     for each in (learn, same): each.step(3)
     assert differences(learn.snapshot(), same.snapshot()) == []
+
+
+class Counting:
+    "A loss that keeps what it has seen."
+    def __init__(self): self.mean, self.seen = torch.zeros(()), []
+    def __call__(self, output, labels):
+        loss = F.cross_entropy(output, labels)
+        self.mean = 0.9 * self.mean + 0.1 * loss.detach()
+        self.seen.append(loss.detach())
+        return loss
+
+
+class CountingModule(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+    def forward(self, output, labels):
+        loss = F.cross_entropy(output, labels)
+        self.mean.mul_(0.9).add_(0.1 * loss.detach())
+        return loss
+
+
+class Last(Learner):
+    last = None
+    def compute_loss(self, *args, **kwargs):
+        self.last = super().compute_loss(*args, **kwargs)
+        return self.last
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+@pytest.mark.parametrize("loss, cls", [(Counting, Learner), (CountingModule, Learner), (lambda: F.cross_entropy, Last)])
+def test_what_a_loss_keeps_is_as_it_was(loss, cls, steps):
+    learn = cls(nn.Linear(WIDTH, 10), train_dataset=DATA, loss_func=loss(), use_cpu=True)
+    if steps: learn.step(steps)
+    def kept():
+        where = vars(learn.loss_func) | dict(learn.loss_func.named_buffers() if isinstance(learn.loss_func, nn.Module) else ())
+        return {k: torch.stack([*v]) if k == "seen" and v else v.clone() if isinstance(v, torch.Tensor) else v for k, v in where.items() if k in ("mean", "seen")}
+    before, last, events = kept(), learn.__dict__.get("last"), len(learn.history.events)
+    learn.memory_plan()
+    assert is_identical(kept(), before) and type(learn.__dict__.get("last")) is type(last)
+    learn.step(1)
+    assert "by hand" not in [e["kind"] for e in learn.history.events[events:]]
 
 
 class Numbers(nn.Linear):

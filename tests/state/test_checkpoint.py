@@ -591,6 +591,26 @@ def test_the_best_one_is_saved_kept_and_loaded(tmp_path, limit, kept):
     assert learn.journal[-1]["act"] == "load_best" and learn.state.global_step == 30
 
 
+@pytest.mark.parametrize("case", ["a link", "another metric", "a branch"])
+def test_a_best_one_that_none_has_replaced_is_kept(tmp_path, case):
+    given = dict(save_strategy="steps", save_steps=8, load_best_model_at_end=True)
+    if case == "a link":
+        (tmp_path / "a").mkdir(), (tmp_path / "link").symlink_to(tmp_path / "a")
+        first = scored(tmp_path / "link", save_total_limit=1, **given | dict(save_steps=5))
+        first.step(11), first.run_state.parts.saver.wait(), first.history.close_log()
+        learn = scored(tmp_path / "a", values=[0.3] * 9, save_total_limit=1, **given | dict(save_steps=5))
+        learn.load_checkpoint(), learn.step(11), learn.run_state.parts.saver.wait()
+        assert steps(tmp_path / "a") == [10, 20]
+        return
+    learn = scored(tmp_path, **given)
+    learn.step(6)
+    if case == "a branch": other = learn.branch(output_dir=str(tmp_path / "b"))
+    else: learn.set(metric_for_best_model="loss", greater_is_better=False)
+    learn.step(5), learn.run_state.parts.saver.wait()
+    assert steps(tmp_path) == [5, 8, 10]
+    assert case != "a branch" or Path(other.state.best_model_checkpoint).is_dir()
+
+
 def test_saving_the_best_only(tmp_path):
     scored(tmp_path, save_strategy="best").train()
     assert steps(tmp_path) == [5, 10, 25]
@@ -667,6 +687,15 @@ def test_a_crash_before_the_future_was_retired(tmp_path, monkeypatch):
     learn.rewind(7)
     learn.step(1)
     assert steps(tmp_path) == [4, 8, 12] and get_last_checkpoint(tmp_path).endswith("checkpoint-4")
+
+
+def test_a_file_among_those_of_a_checkpoint_that_is_replaced(tmp_path):
+    "It stays, under another name, and nothing is said: the checkpoint is the run's own."
+    learn = quiet_learner(tmp_path)
+    learn.step(4); learn.save_checkpoint()
+    (tmp_path / "checkpoint-4" / "note").write_text("")
+    with warnings.catch_warnings(): warnings.simplefilter("error"); learn.save_checkpoint()
+    assert (tmp_path / "retired-checkpoint-4" / "note").is_file() and steps(tmp_path) == [4]
 
 
 def test_another_run_in_the_same_folder(tmp_path):

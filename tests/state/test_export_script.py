@@ -426,6 +426,13 @@ def test_what_was_brought_along(session):
     assert text.index("learn.add_callback(slower)") < text.index("learn.train_dataset = more") < text.index("learn.remove_callback(Slower)")
 
 
+def test_what_a_function_has_brought_along(session):
+    "No cell of the script does it, whatever else was done there."
+    session.run(NET, DATA, "net = Net()", learner(), "def attach(): learn.add_callback(TrainerCallback())\ndef give(): learn.train_dataset = TensorDataset(x[:20], y[:20])", "learn.step(2)",
+                "attach(); give()\nnote = 1", "learn.step(2)")
+    assert [re.search("add_callback|train_dataset", d)[0] for d in session.export().doubts] == ["add_callback", "train_dataset"]
+
+
 def test_replaced_functions(session):
     "The script begins with the first collator and loss, and assigns the others where the session did; also those that were a default."
     session.run(NET, DATA, "def first(rows): return tuple(torch.stack(o) for o in zip(*rows))\ndef second(rows): return tuple(torch.stack(o) * 1.1 for o in zip(*rows))",
@@ -617,7 +624,9 @@ def test_refusals(session, tmp_path):
     session.run(NET, DATA)
     session.run("learners = [" + learner("Net(), train_dataset=train, loss_func=nn.functional.mse_loss").removeprefix("learn = ") + "]", "learners[0].step()")
     session.fails("learners[0].export_script('train.py')", "InvalidOperation", "none of them makes this learner.*Make it in a cell")
-    session.run("old = " + learner().removeprefix("learn = ").replace("net,", "Net(),"), "labels = old.predict(train).predictions", "rows = [(x[i], torch.tensor(labels[i])) for i in range(9)]",
+    session.run("old = " + learner().removeprefix("learn = ").replace("net,", "Net(),"), "mine = learners[0]")
+    session.fails("mine.export_script('train.py')", "InvalidOperation", "none of them makes this learner.*Make it in a cell")   # another learner's is not shown
+    session.run("labels = old.predict(train).predictions", "rows = [(x[i], torch.tensor(labels[i])) for i in range(9)]",
                 learner("Net(), train_dataset=rows, loss_func=nn.functional.mse_loss"), "learn.step()")
     session.fails("learn.export_script('train.py')", "InvalidOperation", "cannot repeat what made `rows`")
     session.run("open('train.py', 'w').write('mine')", learner("Net(), train_dataset=train, loss_func=nn.functional.mse_loss"), "learn.step()")

@@ -9,7 +9,7 @@ transformers = pytest.importorskip("transformers")
 from huggingface_hub import constants
 from hub_server import TOKEN, HubServer
 from trainer_nb import Learner, TrainerCallback, TrainingArguments, differences
-from trainer_nb.state.hub import PushFailed
+from trainer_nb.state.hub import Commit, Push, PushFailed, PushFolder, Uploader
 
 def SLOW(*values): return pytest.param(*values, marks=pytest.mark.slow)
 
@@ -684,6 +684,15 @@ def test_resuming_from_what_the_trainer_has_pushed(hub, tmp_path):
     assert learn.state.global_step == 8
 
 
+def test_resuming_from_what_both_have_pushed(hub, tmp_path):
+    "The run of this package is continued: the times of downloaded files say nothing."
+    patient(theirs, tmp_path/"out", hub_strategy="checkpoint").train()
+    patient(make, tmp_path/"both", hub_strategy="all_checkpoints", max_steps=2, hub_model_id="me/out").train()
+    learn = make(tmp_path/"mine", push_to_hub=False, max_steps=8)
+    learn.load_checkpoint("me/out")
+    assert learn.state.global_step == 2
+
+
 def test_the_runs_own_name_means_its_own_branch(hub, tmp_path):
     patient(make, tmp_path/"out", hub_strategy="checkpoint", hub_revision="dev").train()
     again = make(tmp_path/"again", hub_strategy="checkpoint", hub_model_id="me/out", hub_revision="dev", max_steps=8)
@@ -729,6 +738,37 @@ def test_what_a_killed_process_left_is_removed(hub, tmp_path):
     (left/"model.safetensors").write_bytes(b"old")
     make(tmp_path/"out").train()
     assert not (tmp_path/"out"/"_push").exists() and hub.messages()
+
+
+def test_the_files_of_another_push_stay_where_locks_are_unavailable(tmp_path, monkeypatch):
+    monkeypatch.setattr("trainer_nb.state.checkpoint_dirs.fcntl", None)
+    first, second = (PushFolder(tmp_path, "0123456789ab") for _ in range(2))
+    assert first.path.is_dir() and second.path.is_dir()
+    first.close(), second.close()
+
+
+def test_a_push_that_cannot_be_begun_again_keeps_its_files(tmp_path, monkeypatch):
+    "The system is out of threads when a checkpoint is pushed for the second time: the third time it has its files."
+    pushed, uploader = [], Uploader()
+    def push(name):
+        files = PushFolder(tmp_path, "0123456789ab")
+        (files.path/name).mkdir()
+        return Push(name, [Commit(files.path/name, name, name)], files, "me/out")
+    class Client:
+        def run_as_future(self, run, push):
+            if push.name in broken: raise RuntimeError("can't start new thread")
+            pushed.append((push.name, push.files.path.is_dir()))
+            push.future = __import__("concurrent.futures").futures.Future()
+            return push.future
+    monkeypatch.setattr("trainer_nb.state.hub.hub_client", Client)
+    failed, broken = push("checkpoint-2"), ["checkpoint-2"]
+    uploader.pushes.append(failed)
+    uploader._keep(failed), uploader._end(failed)
+    with pytest.raises(RuntimeError, match="thread"): uploader.submit(push("model"))
+    broken.clear()
+    uploader.submit(push("model"))
+    assert pushed == [("checkpoint-2", True), ("model", True)]
+    uploader.pushes.clear()
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ from .tensor_stats import combine_moments, compute_histograms, compute_moments
 from .tensor_stats import compute_norms, compute_outputs, measure_noise_scale, rebin_shares
 from ..display.charts import Chart, PanelDisplay
 from ..display.panels import Heatmap, LineSeries, Marker, Panel
-from ..display.tables import Table, escape_html, format_value, html_table, to_frame
+from ..display.tables import TitledTable, escape_html, format_value, html_table, to_frame
 from ..engine.evaluate import evaluation_mode
 from ..engine.loss import call_model, model_arguments
 from ..engine.overrides import TrainerBase
@@ -655,11 +655,8 @@ class GroupedInt(int):
     "Display an integer with thousands separators."
     def __str__(self): return f"{int(self):,}"
 
-class ModelSummary(Table):
+class ModelSummary(TitledTable):
     "Show a model's layers: layer, kind, output, parameters, trainable, group, lr."
-    title = ""   # text below the table
-    def __repr__(self): return f"{super().__repr__()}\n{self.title}"
-    def _repr_html_(self): return f"{super()._repr_html_()}<p>{escape_html(self.title)}</p>"
 
 def measure_output_shapes(learner: TrainerBase) -> dict[str, tuple[int, ...]]:
     "Return the output shape of each layer for the first training batch; empty without one."

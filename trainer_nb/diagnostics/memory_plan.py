@@ -23,13 +23,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
 from ..core.errors import InvalidOperation
-from ..data.collate import infer_batch_size
+from ..data.collate import infer_batch_size, map_tensors
 from ..device.model_patches import enable_activation_checkpointing
 from ..device.weight_storage import is_read_only
 from .interpret import get_first_batch
 from .isolated import cancellable, scratch_run
-from ..display.tables import Table, escape_html
+from ..display.tables import TitledTable
+from ..engine.edits import edits_of
 from ..engine.overrides import TrainerBase
+from ..engine.rollback import BufferBackup
+from ..engine.run_state import run_modules
+from ..engine.session import record_manual_changes
+from ..engine.snapshot import capture_snapshot
+from ..engine.snapshot_fields import FIELD_KEEPERS
+from ..engine.user_state import report_lost
 from ..optim.optimizers import create_optimizer
 
 # %% ../../nbs/08_diagnostics/07_memory_plan.ipynb #5fbb0ceb
@@ -51,6 +58,16 @@ class Dropout(torch.autograd.Function):
         return torch.empty_like(x)
     @staticmethod
     def backward(ctx, grad): return torch.empty_like(grad)
+
+def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *others, **named) -> torch.Tensor:
+    "Replace scaled_dot_product_attention."
+    return Attention.apply(query, key, value)
+
+def dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+    "Replace dropout."
+    return Dropout.apply(input) if training and p else input
+
+REPLACED = {F.scaled_dot_product_attention: attention, F.dropout: dropout}
 
 # of the functions that autocast computes in fp32 on a GPU, those that it does not on a CPU (documentation of torch.amp)
 FP32_ON_GPU = frozenset(
@@ -87,13 +104,8 @@ class AsOnGpu(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        if func in REPLACED: return REPLACED[func](*args, **kwargs)
         casts = self.low is not None and torch.is_autocast_enabled("cpu")
-        if func is F.scaled_dot_product_attention:
-            q, k, v = (*args, *(kwargs[name] for name in ("query", "key", "value")[len(args):]))[:3]
-            return Attention.apply(*(t.to(self.low) if casts else t for t in (q, k, v)))
-        if func is F.dropout:
-            x, p, training = (*args, *(kwargs.get(n, d) for n, d in {"p": 0.5, "training": True}.items()))[:3]
-            return Dropout.apply(x) if training and p else x
         if casts and getattr(func, "__name__", "") in FP32_ON_GPU:
             args, kwargs = tree_map_only(torch.Tensor, lambda t: t.float() if t.dtype is self.low else t, (args, kwargs))
         if not isinstance(func, FunctionType) or func.__module__ != F.__name__ or func in self.inside:
@@ -204,30 +216,18 @@ def format_bytes(nbytes: float) -> str:
     "Format a size in GiB or MiB."
     return f"{nbytes / (1 << 30):.3g} GiB" if nbytes >= 1 << 30 else f"{nbytes / (1 << 20):.3g} MiB"
 
-class MemoryPlan(Table):
+class MemoryPlan(TitledTable):
     "Show what a step takes of a GPU's memory: bytes of each part at the peak, and between two steps."
-    def __init__(self, rows: list[dict], peak: int, between: int, stage: str, samples: int, each: int):
-        super().__init__(rows)
-        # bytes at the peak, and between two steps; the stage of the peak; samples of a micro-batch, and bytes of each
-        self.peak, self.between, self.stage, self.samples, self.each = peak, between, stage, samples, each
-
-    @property
-    def sentence(self) -> str:
-        "Return the result as text."
-        text = (
-            f"A step with micro-batches of {self.samples} takes {format_bytes(self.peak)} of a GPU at its peak, in the"
-            f" {self.stage}, and {format_bytes(self.between)} stay between two steps. Each further sample takes about"
-            f" {format_bytes(self.each)}."
-        )
-        if not torch.cuda.is_available(): return text
-        free, _ = torch.cuda.mem_get_info()
-        room = free + torch.cuda.memory_reserved()
-        return f"{text} This GPU has {format_bytes(room)} for it{'' if self.peak < room else ', which is too little'}."
-
+    # bytes at the peak, and between two steps
+    peak = between = 0
     def _cells(self, row: dict) -> dict: return {k: v if isinstance(v, str) else format_bytes(v) for k, v in row.items()}
 
-    def __repr__(self): return f"{super().__repr__()}\n{self.sentence}"
-    def _repr_html_(self): return f"{super()._repr_html_()}<p>{escape_html(self.sentence, 500)}</p>"
+def describe_room(peak: int) -> str:
+    "Return a sentence about the memory of this machine's GPU; an empty text without one."
+    if not torch.cuda.is_available(): return ""
+    free, _ = torch.cuda.mem_get_info()
+    room = free + torch.cuda.memory_reserved()
+    return f" This GPU has {format_bytes(room)} for it{'' if peak < room else ', which is too little'}."
 
 def check_plannable(learner: TrainerBase):
     "Raise InvalidOperation for a run whose memory does not follow from the shapes of one process."
@@ -242,24 +242,39 @@ def check_plannable(learner: TrainerBase):
     if learner.optimizer is None and type(learner).create_optimizer is not TrainerBase.create_optimizer:
         raise InvalidOperation("create_optimizer is overridden, so the optimizer is known after the first step: learn.step(1).")
 
+@contextmanager
+def untouched(learner: TrainerBase) -> Iterator[None]:
+    "Let the block call losses and methods of the user; restore what they have assigned."
+    with cancellable(learner, "memory_plan()") as run:
+        record_manual_changes(run)
+        taken = capture_snapshot(run, kept=("learner",))
+        buffers = BufferBackup(run_modules(run))
+        buffers.keep()
+        learner.run_state = scratch_run(run)
+        try:
+            yield
+        finally:
+            learner.run_state = run
+            FIELD_KEEPERS["learner"].put_back(run, taken)
+            buffers.put_back()
+            report_lost(run, "memory_plan()")
+            edits_of(run).keep(run)
+
 def plan_memory(
     learner: TrainerBase,
     batch: object = None,  # a micro-batch as the model receives it; None: the first of the training data
 ) -> MemoryPlan:
     "Predict the memory of a step on one GPU with fake tensors. Raise InvalidOperation if the model reads numbers of tensors."
     check_plannable(learner)
-    with cancellable(learner, "memory_plan()") as run:
+    with untouched(learner):
         batch = get_first_batch(learner) if batch is None else batch
         samples = infer_batch_size(batch)
         if not samples: raise ValueError("memory_plan() needs a batch: give the Learner a train_dataset, or call memory_plan(batch).")
         with fake_step(learner) as (model, optimizer, tracker):
-            batch = tree_map_only(torch.Tensor, fake_like, batch)
-            for t in tree_iter(batch):
-                if isinstance(t, torch.Tensor): tracker.count(t, "batch")
+            batch = map_tensors(batch, fake_like)
+            map_tensors(batch, lambda t: tracker.count(t, "batch"))
             for p in model.parameters():
                 if p.requires_grad: p.register_post_accumulate_grad_hook(lambda p: tracker.count(p.grad, "gradients"))
-            # a loss may log
-            learner.run_state = scratch_run(run)
             try:
                 for _ in range(2):
                     tracker.peak = 0
@@ -269,8 +284,6 @@ def plan_memory(
                     "memory_plan() computes with shapes alone, and this step decides by the numbers of a tensor, as .item()"
                     f" and `if tensor:` do ({error})."
                 ) from None
-            finally:
-                learner.run_state = run
             between = tracker.by_kind()
     between.pop("batch")
     names = dict.fromkeys([*PARTS, *tracker.at_peak])
@@ -280,7 +293,14 @@ def plan_memory(
     ]
     gradients = sum(p.nbytes for p in learner.model.parameters() if p.requires_grad)
     each = max(tracker.peak - between.total() - gradients, 0) // samples
-    return MemoryPlan(rows, tracker.peak, between.total(), tracker.peak_stage, samples, each)
+    plan = MemoryPlan(rows)
+    plan.peak, plan.between = tracker.peak, between.total()
+    plan.title = (
+        f"A step with micro-batches of {samples} takes {format_bytes(plan.peak)} of a GPU at its peak, in the"
+        f" {tracker.peak_stage}, and {format_bytes(plan.between)} stay between two steps. Each further sample takes about"
+        f" {format_bytes(each)}.{describe_room(plan.peak)}"
+    )
+    return plan
 
 NEEDS_NUMBERS = (
     fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException,

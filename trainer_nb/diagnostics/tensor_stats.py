@@ -264,7 +264,7 @@ def split_window(
     return [MicroBatch(cut(i), size, fetched.after) for i in range(k)]
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #603c8f90
-# call inside isolated.without_trace; also None if the batch cannot be cut
+# call inside isolated_training; also None if the batch cannot be cut
 def measure_noise_scale(learner: TrainerBase) -> NoiseScale | None:
     "Estimate the noise scale of the next step; None with under four samples or non-finite gradients."
     run = learner.run_state

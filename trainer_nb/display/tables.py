@@ -175,6 +175,12 @@ class Table(list):
         "Return a pandas DataFrame with one row per row of the table."
         return to_frame(list(self))
 
+class TitledTable(Table):
+    "Display a table with a sentence below it."
+    title = ""
+    def __repr__(self): return f"{super().__repr__()}\n{self.title}"
+    def _repr_html_(self): return f"{super()._repr_html_()}<p>{escape_html(self.title, 500)}</p>"
+
 # %% ../../nbs/00_display/00_tables.ipynb #b1ebe3bc
 def to_frame(
     data: Mapping[str, Any] | Sequence[Mapping[str, Any]],  # columns by name, or one dict per row

@@ -170,9 +170,12 @@ class StagingArea:
     def __init__(self, device: torch.device):
         self.device = device
         self.stream = torch.cuda.Stream(device)
-        # new threads have as many as the last call of set_num_threads gave any of them: one, as a data loader needs it
-        threads = max(torch.get_num_threads() // 4, 1)
-        self.worker = ThreadPoolExecutor(1, "trainer_nb-copies", torch.set_num_threads, (threads,))
+        self.worker = ThreadPoolExecutor(1, "trainer_nb-copies")
+        # a thread takes, when first asked, the number set last in any thread: one, where a data loader pins memory
+        threads = torch.get_num_threads()
+        self.worker.submit(torch.get_num_threads).result()
+        self.worker.submit(torch.set_num_threads, max(threads // 4, 1)).result()
+        torch.set_num_threads(threads)
         self.places: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
         # what empties each place; what enlarges both
         self.users: list[Future | None] = [None, None]

@@ -57,10 +57,14 @@ def wait_for_savers(
     shelf: Path | None = None,  # wait for the savers that write there; None: for those that write this run
 ):
     "Wait until no other learner of this process is writing."
+    interrupts = None if run is None else run.interrupts
     for saver in list(_ACTIVE_SAVERS.values()):
-        if saver.checkpoint_dir == shelf if run is None or shelf is not None else saver.run_id == run.history.run_id:
-            saver.wait(None if run is None else run.interrupts)
-
+        if shelf is not None:
+            is_meant = saver.checkpoint_dir.resolve() == shelf.resolve()
+        else:
+            is_meant = run is not None and saver.run_id == run.history.run_id
+        if is_meant:
+            saver.wait(interrupts)
 
 # %% ../../nbs/07_state/08_async_save.ipynb #7b235b41
 class Saver:
@@ -77,6 +81,9 @@ class Saver:
         self.best = (None, None, None)
         # whose checkpoint is written besides those of save_strategy, because it is the best one
         self.extra_step = None
+        # the last one of these, and the one that the next save deletes, since another one is better
+        self.extra = None
+        self.replaced = None
         # during a replay: the best checkpoint of the discarded steps, which rotation must not delete
         self.discarded_best = None
         self.done.set()
@@ -274,11 +281,14 @@ def record_best_checkpoint(run: RunState, place):
     "Record a folder as the best checkpoint and return a function that undoes it."
     state = run.state
     saver = get_saver(run)
-    before = saver.best
+    before, extra = saver.best, saver.extra
+    saver.replaced = extra if extra == state.best_model_checkpoint != str(place) else None
+    saver.extra = str(place) if saver.extra_step == state.global_step else None
+    saver.extra_step = None
     state.best_model_checkpoint = str(place)
     saver.best = state.best_metric, state.best_global_step, state.best_model_checkpoint
     def undo():
-        saver.best = before
+        saver.best, saver.extra, saver.replaced = before, extra, None
         if run.state.best_model_checkpoint == str(place):
             run.state.best_metric, run.state.best_global_step, run.state.best_model_checkpoint = before
     return undo
@@ -352,11 +362,11 @@ def make_checkpoint_writer(
     "Return a function that writes a checkpoint and raises SaveFailed with a one-sentence cause."
     run = learner.run_state
     history = learner.run_state.history
-    manifest = {"only_model": True} if run.args.save_only_model else {}
-    if own and get_saver(run).extra_step == snapshot.step:
-        manifest["extra"] = True
-        get_saver(run).extra_step = None
-    protected = [path for path in (run.state.best_model_checkpoint, get_saver(run).discarded_best) if path is not None]
+    saver = get_saver(run)
+    replaced, saver.replaced = saver.replaced, None
+    # not counted while it is the best
+    extra = saver.extra if saver.extra == run.state.best_model_checkpoint else None
+    protected = [path for path in (run.state.best_model_checkpoint, saver.discarded_best) if path is not None]
     beside = history.log is not None and history.path is not None and history.path.parent.parent == place.parent
     about = {
         "given": {k: v for k, v in run.given.values.items() if k in TrainingArguments.__dataclass_fields__},
@@ -366,9 +376,8 @@ def make_checkpoint_writer(
     write = write_trainer_checkpoint if run.args.save_format == "trainer" else write_checkpoint
     if write is write_trainer_checkpoint:
         about["trainer"] = trainer_layout_info(learner)
-    package = collect_checkpoint(
-        run, snapshot, get_processor(learner), manifest, about
-    )
+    manifest = {"only_model": True} if run.args.save_only_model else {}
+    package = collect_checkpoint(run, snapshot, get_processor(learner), manifest, about)
     if live is None and overrides_save(learner):
         live = save_to_temp_dir(learner)
     package = package._replace(shards=shards, live=package.live if live is None else live)
@@ -395,7 +404,7 @@ def make_checkpoint_writer(
                 push(written)
         try:
             if own:
-                rotate_checkpoints(place.parent, history.run_id, run.args.save_total_limit, protected)
+                rotate_checkpoints(place.parent, history.run_id, run.args.save_total_limit, protected, extra, replaced)
         except Exception as error:
             warn(f"{place.name} is written, and the older ones could not be counted ({type(error).__name__}: {error}).")
     return work
@@ -437,7 +446,7 @@ def replace_existing(taken: Path, run: RunState) -> Path | None:
     if other not in (None, run_id) and is_open_elsewhere(log_path(taken.parent, other)):
         raise FileExistsError("another process writes the checkpoints of its run there; give each run an output_dir of its own")
     retired = invalidate(taken)
-    if "retired" not in run.reports.reported:
+    if other != run_id and "retired" not in run.reports.reported:
         run.reports.reported.add("retired")
         warn(
             f"{taken} was there before this run, and is {retired.name} from now on; so are others whose names are needed."
@@ -490,6 +499,6 @@ def warn_lost_best(run: RunState):
         else "learn.save_checkpoint() writes it again"
     )
     warn(
-        f"{path.name}, the best one up to here, is not there any more; save_total_limit may have removed it when a"
-        f" later one was better. If it is to be loaded at the end, {again}."
+        f"{path.name}, the best one up to here, is not there any more; it may have been removed when a later one was"
+        f" better. If it is to be loaded at the end, {again}."
     )

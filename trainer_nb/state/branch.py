@@ -34,6 +34,7 @@ from ..engine.snapshot_fields import IN_BRANCH
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.user_state import report_lost
 from ..optim.schedules import base_lrs
+from .async_save import get_saver
 from .clone import clone_learner, take_over
 from .rewind import differing_steps, values_by_step
 
@@ -125,6 +126,9 @@ def branch(learner: TrainerBase, changes: dict):
     }
     restore_snapshot(new.run_state, Snapshot(taken.tensors, taken.values | own))
     take_over(run, new.run_state, memo)
+    if run.parts.saver is not None:
+        # the branch has the same best checkpoint, which is not deleted when this run finds a better one
+        get_saver(run).extra = None
     update_adam_coefficients(new.run_state.optimizer, run.args, args)
     if later:
         change_settings(new, later)

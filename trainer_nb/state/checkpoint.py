@@ -291,7 +291,6 @@ def write_run_state(
     )
     (folder / name).write_text(text, "utf-8")
 
-
 # %% ../../nbs/07_state/03_checkpoint.ipynb #bfc84ada
 def verify_resumable(folder: Path) -> dict:
     "Verify a checkpoint and return its manifest; raise CorruptCheckpoint if a run cannot resume from it."

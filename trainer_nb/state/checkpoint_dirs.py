@@ -384,7 +384,7 @@ def invalidate_abandoned(
     "Retire the checkpoints of a run that do not lie in its past any more, those of later steps than `after`."
     mine = [f for f in list_checkpoints(folder) if not f.problem and f.manifest.get("run") == history.run_id]
     return [
-        invalidate(f.path, best is not None and f.path == Path(best))
+        invalidate(f.path, best is not None and f.path.resolve() == Path(best).resolve())
         for f in mine
         if f.step > after and not is_in_history(f, history)
     ]
@@ -394,22 +394,23 @@ def checkpoints_to_delete(
     folder: str | Path, run_id: str,
     limit: int | None,  # None keeps all
     protected: Sequence[str | Path] = (),  # checkpoints that are never deleted, such as the best one
+    extra: str | Path | None = None,  # a protected one that is not counted
 ) -> list[Path]:
-    "Return the checkpoints of a run that exceed the limit, and those besides its save_strategy that are not the best one now."
-    mine = [f for f in list_checkpoints(folder) if not f.problem and f.manifest.get("run") == run_id]
-    kept = {*map(Path, protected)}
-    extra = [f.path for f in mine if f.manifest.get("extra")]
-    surplus = [p for p in extra if p not in kept]
-    if not limit: return surplus
-    regular = [f.path for f in mine if f.path not in extra]
+    "Return the checkpoints of a run that exceed the limit, in the order of deletion."
+    if not limit: return []
+    # paths of the same folder may differ
+    kept = {Path(p).resolve() for p in protected if p != extra}
+    uncounted = None if extra is None else Path(extra).resolve()
+    mine = [f.path for f in list_checkpoints(folder)
+            if not f.problem and f.manifest.get("run") == run_id and f.path.resolve() != uncounted]
     retired = [
         p
         for p in sorted(Path(folder).glob("retired-checkpoint-*"), key=lambda p: p.stat().st_mtime)
         if checkpoint_run_id(p) == run_id
     ]
-    kept = kept.difference(extra) | {*regular[-1:]}
-    over = max(len(regular) + len(retired) - max(limit, len(kept)), 0)
-    return [*surplus, *[p for p in (*retired, *regular) if p not in kept][:over]]
+    kept |= {p.resolve() for p in mine[-1:]}
+    over = max(len(mine) + len(retired) - max(limit, len(kept)), 0)
+    return [p for p in (*retired, *mine) if p.resolve() not in kept][:over]
 
 def checkpoint_run_id(path: Path) -> str | None:
     "Return the id of the run that has written a checkpoint; None for an incomplete one, or another writer."
@@ -420,10 +421,12 @@ def checkpoint_run_id(path: Path) -> str | None:
 
 def rotate_checkpoints(
     folder: str | Path, run_id: str,
-    limit: int | None, protected: Sequence[str | Path] = (),  # as in checkpoints_to_delete
+    limit: int | None, protected: Sequence[str | Path] = (), extra: str | Path | None = None,  # as in checkpoints_to_delete
+    replaced: str | Path | None = None,  # one that is deleted whatever the limit
 ):
     "Delete the checkpoints that exceed the limit; warn about those that cannot be deleted."
-    for path in checkpoints_to_delete(folder, run_id, limit, protected):
+    surplus = [Path(replaced)] if replaced is not None and checkpoint_run_id(Path(replaced)) == run_id else []
+    for path in [*surplus, *checkpoints_to_delete(folder, run_id, limit, protected, extra)]:
         try:
             remove_folder(path, run_id)
         except FileNotFoundError:

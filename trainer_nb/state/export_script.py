@@ -125,7 +125,7 @@ def make_draft(learner: TrainerBase, mode: ScriptMode, start: RunStart) -> Draft
     learners = {n: v for n, v in names.items() if isinstance(v, TrainerBase) and not n.startswith("_")}
     lineage = [n for n, v in learners.items() if v.history.run_id in ids]
     lineage.sort(key=lambda n: len(ancestor_run_ids(learners[n].history)))
-    name, made = find_construction(statements, lineage, names)
+    name, made = find_construction(statements, lineage, names, len(ids) > 1)
     kept = select_statements(statements, names, made, {name, *lineage})
     actions = collect_actions(learner, [s for s in kept if s.number > made.number], start)
     doubts = explain_acts(learner, actions) + start_doubts(learner, start)

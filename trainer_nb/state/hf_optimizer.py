@@ -61,7 +61,6 @@ def regroup(
     arranged = [{**groups[i], "params": names} for i, names in zip(numbers, wanted)]
     return arranged, _with_groups(schedule, len(groups), numbers)
 
-
 # %% ../../nbs/07_state/04_hf_optimizer.ipynb #025ce493
 def to_torch_state_dict(
     snapshot: Snapshot,

@@ -87,8 +87,8 @@ class PushFolder:
     "Hold a folder for the files of a push, which no other process removes."
     def __init__(self, output_dir: str | Path, run_id: str) -> None:
         place = Path(output_dir).absolute() / "_push"
-        # those of killed processes
-        clean_leftovers(place, run_id)
+        # those of killed processes; without locks none is known to be one, also not of this run
+        clean_leftovers(place, "")
         self.pid = os.getpid()
         self.lock = ExitStack()
         self.path = self.lock.enter_context(temporary_folder(place / "files", run_id))
@@ -121,7 +121,6 @@ class Push:
     token: str | None = field(default=None, repr=False)
     is_awaited: bool = False  # a caller waits for the result, and raises the error itself
     future: Any = None  # of the commit, once it is submitted
-
 
 # %% ../../nbs/07_state/20_hub.ipynb #d0662cef
 # in the folder of a checkpoint: the state of the run
@@ -227,12 +226,12 @@ class Uploader:
             self._begin()
         with self.lock:
             places = [(push.repo_id, push.revision, commit.path_in_repo) for commit in push.commits]
-            for place, old in self.unfinished.items():
+            for place, old in list(self.unfinished.items()):
                 if place in places:
                     old.files.close()
                 else:
                     self._queue(replace(old, token=push.token, is_awaited=False))
-            self.unfinished = {}
+                del self.unfinished[place]
             self._queue(push)
 
     def _queue(self, push: Push) -> None:
@@ -249,7 +248,7 @@ class Uploader:
     def _end(self, push: Push) -> None:
         "Remove a push, and its files unless they are kept."
         with self.lock:
-            if push not in self.unfinished.values():
+            if all(push.files is not kept.files for kept in self.unfinished.values()):
                 push.files.close()
             # from here on it counts as done
             self.pushes.remove(push)
@@ -702,7 +701,6 @@ def await_push(uploader: Uploader, push: Push) -> Any:
         ) from None
     return push.future.result()
 
-
 # %% ../../nbs/07_state/20_hub.ipynb #41472e10
 class Repository(NamedTuple):
     "Name a repository, and perhaps a checkpoint in it."
@@ -769,7 +767,9 @@ def download_checkpoint(
                 there = client.snapshot_download(
                     repo_id, revision=revision, token=token, allow_patterns=[*wanted, "runs/*.jsonl"]
                 )
-            newest = newest_checkpoint([describe_checkpoint(Path(there, name)) for name in names])
+            every = [describe_checkpoint(Path(there, name)) for name in names]
+            # the times of downloaded files say nothing, and the Trainer's checkpoints have no others
+            newest = newest_checkpoint([info for info in every if info.manifest] or every)
             folder = None if newest is None else newest.path.name
         if folder is not None and any(name.startswith(f"{folder}/") for name in files):
             # the log of the run is beside its checkpoints

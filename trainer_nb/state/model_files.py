@@ -247,8 +247,6 @@ def read_adapters(model: torch.nn.Module, folder: str | Path) -> dict:
         for k, t in before.items():
             now[k].copy_(t)
 
-
-
 # %% ../../nbs/07_state/02_model_files.ipynb #1e65f33e
 def read_torch_file(path: Path):
     "Read a `torch.save` file of tensors and plain values without running code; raise CorruptCheckpoint otherwise."
@@ -326,8 +324,6 @@ def read_weights(
         raise CorruptCheckpoint(
             f"The weights in {folder} cannot be read ({error}); they may have been cut short."
         ) from None
-
-
 
 # %% ../../nbs/07_state/02_model_files.ipynb #16f69ec6
 def read_weights_for_model(

@@ -158,8 +158,6 @@ def settings_of(run: RunState, snapshot: Snapshot) -> dict:
     vars(args).update(snapshot.values["args"])
     return args.to_dict()
 
-
-
 # %% ../../nbs/07_state/10_resume.ipynb #edb36a76
 def checkpoint_info(snapshot: Snapshot) -> dict:
     "Return the values in a checkpoint besides the run."
@@ -374,8 +372,6 @@ def read_snapshot(
         snapshot = read_checkpoint(folder, sharded.example, run.device.world)
     return add_base_weights(run, snapshot)
 
-
-
 # %% ../../nbs/07_state/10_resume.ipynb #25ec93a9
 def check_run_not_open(run: RunState, folder: Path, snapshot: Snapshot):
     "Raise ValueError for a run that another process has open: both would write its log and checkpoints."
@@ -448,8 +444,6 @@ def load_best_weights(learner: TrainerBase):
         warn(f"The best model could not be loaded ({error}), so the model has the weights of the last step.")
     else:
         run.history.note("load_best", run.state.global_step, best_step=run.state.best_global_step, folder=folder)
-
-
 
 # %% ../../nbs/07_state/10_resume.ipynb #ea78f943
 def find_best_folder(run: RunState, path: Path) -> Path:

@@ -205,6 +205,7 @@ def find_construction(
     statements: Sequence[Statement],
     lineage: Sequence[str],  # variables of the learner's ancestors, the first ones before, and of the learner
     names: Mapping[str, object],  # the namespace
+    is_branch: bool,
 ) -> tuple[str, Statement]:
     "Return the variable and the statement that made a learner or its first ancestor. Raise InvalidOperation without one."
     for name in lineage:
@@ -215,7 +216,7 @@ def find_construction(
         if bound is not None and bound.call is not None: return name, bound
     # a branch whose parent is no longer bound to a name
     made = [s for s in statements if is_learner_call(s.call, names)]
-    if len(made) == 1 and lineage: return min(made[0].binds), made[0]
+    if len(made) == 1 and is_branch: return min(made[0].binds), made[0]
     raise InvalidOperation("export_script() writes the cells of this session, and none of them makes this learner and binds it"
                            " to a variable. Make it in a cell or at the top level of the script, as in learn = Learner(...).")
 
@@ -412,22 +413,30 @@ def explain_acts(learner: TrainerBase, actions: list[Action]) -> list[str]:
     ids = ancestor_run_ids(learner.history)
     orders = [count - 0.5 for (_, _, run), (_, count) in VERB_CALLS.items() if run in ids]
     doubts = []
+    # statements by which no other act is explained
+    others = [a for a in actions if a.statement is not None and a.is_change]
     for a in [a for a in actions if a.event is not None and a.event["kind"] in (*_RETURNS, *_OBJECT_ACTS)]:
         kind, data = a.event["kind"], a.event["data"]
-        changed = data["changed"] if kind == "by hand" else ()
-        if kind == "by hand": actions.remove(a)
         if kind in _RETURNS and data.get("by"):
             doubts.append(f"A callback has called {kind}() at step {a.step}, and the script has no snapshots; let the"
                           " callback change settings instead.")
-        if kind in _RETURNS or data.get("by"): continue
-        # executed before the verb that has noticed the act, or with it
-        near = max((o for o in orders if o < a.order), default=-1), min((o for o in orders if o > a.order), default=math.inf)
-        cells = [s for s in actions if s.statement is not None and s.order in near and s.is_change]
-        # those of a debug step are left out
-        within = "gradients" in changed
-        if within or (a.event["abandoned"] and "weights" in changed):
-            for s in cells:
-                if s.order == near[within]: actions.remove(s)
+        if kind in _RETURNS: continue
+        within = False
+        if kind == "by hand":
+            actions.remove(a)
+            # before the verb that has noticed the change; those of a debug step, which are left out, before the next one
+            within = "gradients" in data["changed"]
+            before, after = max((o for o in orders if o < a.order), default=-1), min((o for o in orders if o > a.order), default=math.inf)
+            cells = [s for s in actions if s.statement is not None and s.order == (after if within else before) and s.is_change]
+            if within or (a.event["abandoned"] and "weights" in data["changed"]):
+                for s in cells:
+                    actions.remove(s)
+        elif data.get("by"):
+            continue
+        else:
+            method = data["method"] if kind == "override" else kind.replace("remove", "(remove|pop)")
+            cells = [s for s in others if s in actions and re.search(rf"\.{method}\b", s.statement.text)][:1]
+            others = [s for s in others if s not in cells]
         if not a.event["abandoned"] and (within or not cells):
             doubts.append(f"After step {a.step} there was {describe_act(kind, data)}, and the script does not do it, since no cell"
                           " of its own has; put it into one, or use learn.set(...), learn.freeze(...) or a callback.")
