@@ -630,6 +630,16 @@ class DiagnosticsMixin(TrainerBase):
         from trainer_nb.diagnostics.layers import inspect_layers
         return inspect_layers(self, batch)
 
+    @checked
+    @exclusive
+    def check(
+        self,
+        seconds: float = 3.0,  # for reading samples of each data set, and for steps on one batch
+    ):
+        "Find what is wrong with data, model and settings before training; return a table. Leave no trace."
+        from trainer_nb.diagnostics.check import check_run
+        return check_run(self, seconds)
+
     @exclusive
     def memory_plan(
         self,
