@@ -71,7 +71,7 @@ HOST_VERBS: dict[str, Callable[[TrainerBase], bool]] = {
 }
 # verbs that repair a run whose optimizer has failed halfway
 VERBS_WHEN_CORRUPTED = ("rewind", "restore", *LOCAL_VERBS)
-UNSUPPORTED_VERBS = frozenset("debug_step branch batch_size_find export_script".split())
+UNSUPPORTED_VERBS = frozenset("check debug_step branch batch_size_find export_script".split())
 
 # %% ../../nbs/11_launch/18_remote_run.ipynb #049af598
 def whole_snapshot(snapshot: Snapshot | None) -> Snapshot | None:
