@@ -29,7 +29,6 @@ from ..engine.prepare import compare_checksums, find_loss_module, renew_initial_
 from ..engine.run_state import own_run_name, record_act
 from ..engine.session import apply_change, check_not_in_step, raise_if_interrupted, record_callback_changes
 from ..engine.snapshot_tensors import Snapshot
-
 from ..engine.user_state import attribute_digests
 from ..engine.snapshot import capture_snapshot, gather_snapshot
 from .learner_parts import AttributeWatch, RunTransfer, capture_id, has_open_launch, history_from_lines
@@ -334,8 +333,7 @@ class RemoteRun:
         run.state.log_history = logs[:num_known] + new_logs
         run.current.corrupted = status.corrupted
         vars(run.state).update(process_state)
-        shared = {name: value for name, value in status.settings.items() if name not in self.local_names}
-        vars(run.args).update(shared)
+        vars(run.args).update({name: value for name, value in status.settings.items() if name not in self.local_names})
 
     def run_on_all(self, learner: TrainerBase, function: Callable[[TrainerBase], Any]) -> list:
         "Call a function of the learner on all processes, and return the results by rank."
