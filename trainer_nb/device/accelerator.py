@@ -26,6 +26,7 @@ from ..args.fsdp_args import resolve_sharding
 from ..args.training_args import TrainingArguments
 from ..args.parallel import check_rank_variables, connect_processes, device_of, remind_while_connecting
 from ..args.deepspeed_args import is_deepspeed_enabled, make_plugin
+from ..args.fields import settings_table
 from .collectives import SINGLE_PROCESS, World
 from .collectives import wait_for_gloo_threads, world_size
 from .desync import REQUESTS_REMEDY, AgreedRequests, BackwardOrder, LayerOrder
@@ -445,17 +446,12 @@ def backward_from_loss(
     _engine_run_backward((loss,), (gradient,), False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 # %% ../../nbs/04_device/07_accelerator.ipynb #0f055a45
-# the settings that a device reads when it is made; those of the patches are compared by them
-_DEVICE_ARGS = (
-    "bf16", "fp16", "use_cpu", "full_determinism", "ddp_backend", "ddp_find_unused_parameters", "ddp_bucket_cap_mb",
-    "ddp_broadcast_buffers", "ddp_static_graph", "ddp_timeout", "fsdp", "fsdp_config", "accelerator_config"
-)
-
 def device_settings(args: TrainingArguments) -> dict[str, Any]:
-    "Return the settings from which a device is made, as values that can be compared."
+    "Return the settings from which a device is made, as values that can be compared; the patches compare their own."
     values = args.to_dict()
+    read = {name: values[name] for name in settings_table("parts")["device"]}
     # its configuration is completed when the engine is built
-    return {name: values[name] for name in _DEVICE_ARGS} | {"deepspeed": is_deepspeed_enabled(args)}
+    return read | {"deepspeed": is_deepspeed_enabled(args)}
 
 class Device:
     "Provide what the loop needs of a learner's Accelerator, strategy and patches. A device has one model at a time."
