@@ -96,8 +96,6 @@ COPIED_KINDS: dict[str, Callable[[Any], bool]] = {
 # kinds of objects of libraries, which may add attributes that are not state
 LIBRARY_KINDS = ("library", "settings", "numbers", "tensors")
 
-
-
 # %% ../../nbs/06_engine/10_state_holders.ipynb #44147061
 # Attributes of every learner.
 LEARNER = frozenset("""_train_dataset eval_dataset processing_class _learns_itself data_collator model_init

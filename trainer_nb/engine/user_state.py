@@ -9,6 +9,7 @@ import functools
 import types
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -334,30 +335,23 @@ class EvaluatedState(NamedTuple):
     before: UserState
     after: UserState
 
-class AttributeBackup:
-    "Keep the attributes of modules, losses, hooks and collators from before an evaluation until the run goes on."
-    def __init__(self, run: RunState):
-        self.run = run
-        self.before: UserState | None = None
-
-    def keep(self) -> None:
-        "Copy the attributes; parameters, which an evaluation does not change, are not copied."
-        run = self.run
-        # after an earlier evaluation, the copy from before that one stays
-        evaluated = run.evaluation.evaluated
-        if evaluated is not None and differing(evaluated.after, _evaluation_state(run, _same)):
-            restore_evaluated(run)
-        earlier = run.evaluation.evaluated
-        self.before = earlier.before if earlier is not None else _evaluation_state(run)
-
-    def leave(self) -> None:
-        "Leave the attributes as the evaluation has left them; they go back when the run goes on."
-        before = self.before
-        self.before = None
-        if before is None or not before.holders: return
-        with self.run.interrupts:
-            after = _evaluation_state(self.run)
-            self.run.evaluation.evaluated = EvaluatedState(before, after) if differing(before, after) else None
+@contextmanager
+def attributes_set_aside(run: RunState) -> Iterator[None]:
+    """Keep the attributes of modules, losses, hooks and collators from before the block, an evaluation, until the run
+    goes on; parameters, which an evaluation does not change, are not copied."""
+    # after an earlier evaluation, the copy from before that one stays
+    evaluated = run.evaluation.evaluated
+    if evaluated is not None and differing(evaluated.after, _evaluation_state(run, _same)):
+        restore_evaluated(run)
+    earlier = run.evaluation.evaluated
+    before = earlier.before if earlier is not None else _evaluation_state(run)
+    try:
+        yield
+    finally:
+        if before.holders:
+            with run.interrupts:
+                after = _evaluation_state(run)
+                run.evaluation.evaluated = EvaluatedState(before, after) if differing(before, after) else None
 
 def _evaluation_state(run: RunState, put: Callable[[str, torch.Tensor], torch.Tensor] = _clone) -> UserState:
     return capture_user_state(run, put, find=evaluation_holders, trains=False)
@@ -388,8 +382,6 @@ def module_settings(model: torch.nn.Module) -> dict[tuple[str, str], Any]:
         for name, value in vars(module).items()
         if name not in MODULE and isinstance(value, SCALAR_TYPES)
     }
-
-
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #c22b76df
 # names of attributes in a message

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ..args.training_args import TrainingArguments, hide_tokens, resolve_args
-from ..args.fields import to_builtin
+from ..args.fields import settings_table, to_builtin
 from ..core.columns import append_rows, columns_to_lists, copy_rows
 from ..core.records import StepRange, step_bounds
 from ..core.errors import short_repr
@@ -25,7 +25,6 @@ from ..display.svg import pair_colors
 from ..display.tables import Table, format_setting
 from ..engine.overrides import TrainerBase
 from ..engine.assignment import watch_assignments
-from ..engine.given_parts import SCHEDULE_ARGS
 from ..engine.prepare import prepare
 from ..engine.run_state import RunState
 from ..engine.settings import SETTABLE, change_settings, current_value
@@ -68,7 +67,8 @@ _MADE_ONCE = (
     "is what a Learner is made with; make a new one with it, and load a checkpoint or the snapshot's weights there"
 )
 NOT_IN_BRANCH = {
-    **dict.fromkeys(("optim", "optim_args", "optim_target_modules", "layer_groups", *SCHEDULE_ARGS), _TAKEN_OVER),
+    **dict.fromkeys(("optim", "optim_args", "optim_target_modules", "layer_groups"), _TAKEN_OVER),
+    **dict.fromkeys(settings_table("parts")["schedule"], _TAKEN_OVER),
     **dict.fromkeys(
         ("report_to", "skip_memory_metrics", "enable_jit_checkpoint", "generation_config", "eval_on_start"), _MADE_ONCE
     ),

@@ -276,15 +276,12 @@ def clone_learner(
         parts=HigherParts(
             rewind_buffer=RewindBuffer(),
             saver=None if run.parts.saver is None else type(run.parts.saver)(),
-            oom_recovery=run.parts.oom_recovery,
         ),
         memory_meter=None if run.memory_meter is None else type(run.memory_meter)(),
         learner=weakref.ref(new),
-
         reports=Reports(set(run.reports.reported)),
         callbacks_begun=run.callbacks_begun,
         first=FirstState(begins_run=run.first.begins_run),
-
     )
     new.snapshots, new._model_facts, new._loss_takes_items, new._signature_columns = Snapshots(), None, None, None
     return new

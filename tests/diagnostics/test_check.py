@@ -1,0 +1,323 @@
+"""Faulty runs, each beside its healthy twin: learn.check() names the fault and is silent on the twin; it leaves no trace.
+
+The kinds of faults are those that users of training libraries report most: in forums of PyTorch and Hugging Face, in the list of
+TrainCheck (OSDI 2025), and in Karpathy's "A Recipe for Training Neural Networks"."""
+import numpy as np, pytest, torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from trainer_nb import InvalidOperation, Learner, TrainerCallback, differences
+
+SETTINGS = {"use_cpu": True, "per_device_train_batch_size": 16, "loss_func": F.cross_entropy}
+G = torch.Generator().manual_seed(0)
+X = torch.randn(400, 8, generator=G)
+Y = (X.sum(1) > 0).long()
+TRAIN, TEST = TensorDataset(X[:300], Y[:300]), TensorDataset(X[300:], Y[300:])
+
+
+def mlp(*more): return nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2), *more)
+
+
+def learner(model=None, data=TRAIN, eval_dataset=TEST, **given):
+    torch.manual_seed(0)
+    return Learner((model or mlp)(), train_dataset=data, eval_dataset=eval_dataset, **{**SETTINGS, **given})
+
+
+# --- modules and data sets of the faulty runs -----------------------------------------------------------------------------
+
+class Net(nn.Module):
+    "A network whose forward pass is given; `more` is called with it."
+    def __init__(self, forward, more=lambda net: None):
+        super().__init__()
+        self.first, self.middle, self.last, self.norm = nn.Linear(8, 32), nn.Linear(32, 32), nn.Linear(32, 2), nn.BatchNorm1d(32)
+        self.calls, self.run = 0, forward
+        more(self)
+    def forward(self, x):
+        self.calls += 1
+        return self.run(self, x)
+
+
+def net(forward, more=lambda net: None): return lambda: Net(forward, more)
+def whole(n, x): return n.last(n.norm(n.middle(n.first(x).relu())).relu())
+def without_middle(n, x): return n.last(n.norm(n.first(x).relu() + 0 * n.norm.weight.sum()))
+def across(n, x): return n.last(n.norm(n.middle(torch.softmax(n.first(x), 0))))
+def along(n, x): return n.last(n.norm(n.middle(torch.softmax(n.first(x), 1))))
+def in_evaluation(n, x): n.norm.eval(); return whole(n, x)
+def cut(n, x): return whole(n, x).detach() + 0 * sum(p.sum() for p in n.parameters())
+def freeze_last(n): n.last.requires_grad_(False)
+def dead(): return nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2)).apply(lambda m: isinstance(m, nn.Linear) and m.out_features == 32 and nn.init.constant_(m.bias, -50.0))
+def low(): return mlp().bfloat16()
+
+
+class Items(Dataset):
+    "Samples that a function returns."
+    def __init__(self, get, n=100): self.get, self.n, self.reads = get, n, 0
+    def __len__(self): return self.n
+    def __getitem__(self, i):
+        self.reads += 1
+        return self.get(i)
+
+
+def noisy(i): return X[i] + 0.1 * torch.randn(8), Y[i]
+def noisy_numpy(i): return X[i] + torch.from_numpy(0.1 * np.random.randn(8).astype("f")), Y[i]
+def broken(i): return (X[i], Y[i]) if i != 77 else 1 / 0
+def pairs(x, y): return TensorDataset(x, y)
+SORTED = Y[:300].argsort(stable=True)
+GAPS = torch.where(torch.rand(300, 8, generator=G) < 0.01, torch.nan, X[:300])
+SUMS = X.sum(1, keepdim=True)
+REGRESSION = {"model": lambda: nn.Linear(8, 1), "loss_func": F.mse_loss, "eval_dataset": pairs(X[300:], SUMS[300:])}
+LOW = {"data": pairs(X[:300].bfloat16(), Y[:300]), "eval_dataset": pairs(X[300:].bfloat16(), Y[300:])}
+BINARY = {"data": pairs(X[:300], Y[:300, None].float()), "eval_dataset": pairs(X[300:], Y[300:, None].float()), "loss_func": F.binary_cross_entropy_with_logits}
+
+
+def part_of(model): return torch.optim.Adam(model[0].parameters())
+
+
+# name of the check: (what the faulty run is given, what its twin is given instead)
+FAULTS = {
+    "labels within the classes": [
+        ({"data": pairs(X[:300], Y[:300] + 1)}, {}),
+        ({"data": pairs(X[:300], Y[:300] - 1)}, {}),
+        ({"data": pairs(X[:300], 7 * Y[:300])}, {}),
+    ],
+    "labels that differ": [
+        ({"data": pairs(X[:300], 0 * Y[:300])}, {}),
+        ({"data": pairs(X[:300], (torch.arange(300) < 5).long())}, {"data": pairs(X[:300], (torch.arange(300) < 50).long())}),
+    ],
+    "batches with several classes": [
+        ({"data": pairs(X[SORTED], Y[SORTED]), "train_sampling_strategy": "sequential"}, {"data": pairs(X[SORTED], Y[SORTED])}),
+        ({"data": DataLoader(pairs(X[SORTED], Y[SORTED]), 16)}, {"data": DataLoader(pairs(X[SORTED], Y[SORTED]), 16, shuffle=True)}),
+    ],
+    "samples that can be read": [({"data": Items(broken)}, {"data": Items(lambda i: (X[i], Y[i]))})],
+    "finite inputs and targets": [
+        ({"data": pairs(GAPS, Y[:300])}, {"data": pairs(GAPS.nan_to_num(), Y[:300])}),
+        ({**REGRESSION, "data": pairs(X[:300], SUMS[:300].where(X[:300, :1] < 2, torch.inf))}, {**REGRESSION, "data": pairs(X[:300], SUMS[:300])}),
+    ],
+    "normalized inputs": [({"data": pairs(X[:300] * 64 + 128, Y[:300])}, {})],
+    "inputs that differ": [({"data": Items(lambda i: (X[0], Y[i]))}, {"data": Items(lambda i: (X[i], Y[i]))})],
+    "evaluation samples that are not trained": [({"eval_dataset": pairs(X[250:350], Y[250:350])}, {})],
+    "one label for each input": [({"data": pairs(torch.cat([X[:200], X[:100]]), torch.cat([Y[:200], 1 - Y[:100]]))}, {})],
+    "samples that occur once": [({"data": pairs(torch.cat([X[:200], X[:100]]), torch.cat([Y[:200], Y[:100]]))}, {})],
+    "an evaluation set without augmentation": [
+        ({"eval_dataset": Items(noisy)}, {"data": Items(noisy)}),
+        ({"eval_dataset": {"test": Items(noisy_numpy)}}, {"data": Items(noisy_numpy), "eval_dataset": {"test": TEST}}),
+    ],
+    "outputs that depend on inputs": [({"model": net(lambda n, x: whole(n, 0 * x))}, {"model": net(whole)})],
+    "samples that do not see each other": [({"model": net(across)}, {"model": net(along)})],
+    "scores in place of probabilities": [
+        ({"model": lambda: mlp(nn.Softmax(1))}, {"model": lambda: mlp(nn.LogSoftmax(1))}),
+        ({**BINARY, "model": lambda: nn.Sequential(nn.Linear(8, 1), nn.Sigmoid())}, {**BINARY, "model": lambda: nn.Linear(8, 1)}),
+    ],
+    "a first loss as of chance": [({"data": pairs(X[:300] * 1000, Y[:300])}, {})],
+    "gradients for all parameters": [({"model": net(without_middle)}, {"model": net(whole)})],
+    "parameters that the optimizer has": [({"optimizers": part_of}, {"optimizers": lambda model: torch.optim.Adam(model.parameters())})],
+    "a last layer that is trained": [({"model": net(lambda n, x: n.last(n.first(x)), lambda n: (delattr(n, "norm"), delattr(n, "middle"), freeze_last(n)))}, {"model": net(lambda n, x: n.last(n.first(x)), lambda n: (delattr(n, "norm"), delattr(n, "middle")))})],
+    "layers in training mode": [({"model": net(in_evaluation)}, {"model": net(whole)})],
+    "weights in full precision": [({"model": low, **LOW}, {})],
+    "living units": [({"model": dead}, {})],
+    "a learning rate for these weights": [
+        ({"learning_rate": 1e-12}, {}),
+        ({"learning_rate": 10.0}, {}),
+        ({"learning_rate": 0.0}, {"learning_rate": 1e-3, "warmup_steps": 10}),
+    ],
+    "a warm-up within the run": [({"max_steps": 100, "warmup_steps": 100}, {"max_steps": 100, "warmup_steps": 10})],
+    "clipping that leaves gradients": [({**REGRESSION, "data": pairs(X[:300], SUMS[:300] * 1000)}, {**REGRESSION, "data": pairs(X[:300], SUMS[:300])})],
+    "batches for batch norms": [({"model": net(whole), "per_device_train_batch_size": 2, "gradient_accumulation_steps": 8}, {"model": net(whole)})],
+    "one batch that can be learned": [
+        ({"model": net(cut)}, {"model": net(whole)}),
+        ({**REGRESSION, "data": pairs(X[:300], SUMS[:300] + 1e5)}, {**REGRESSION, "data": pairs(X[:300], SUMS[:300])}),
+    ],
+    "a step that can be taken": [({"model": net(lambda n, x: n.last(x))}, {"model": net(whole)}), ({"model": net(lambda n, x: whole(n, x) / 0 * 0)}, {"model": net(whole)})],
+}
+ROWS = [(name, *row) for name, rows in FAULTS.items() for row in rows]
+
+
+def findings(given):
+    given = dict(given)
+    if "optimizers" in given:
+        torch.manual_seed(0)
+        model = mlp()
+        given |= {"model": lambda: model, "optimizers": (given["optimizers"](model), None)}
+    return learner(**given).check()
+
+
+def names(found): return {CHECK_OF[row] for row in found}
+CHECK_OF = {}
+
+
+@pytest.fixture(autouse=True)
+def finding_names(monkeypatch):
+    "Remember which check has returned a finding."
+    from trainer_nb.diagnostics import check
+    def remembers(each):
+        def run(seen):
+            found = each.run(seen)
+            if found is not None: CHECK_OF[found] = each.name
+            return found
+        return each._replace(run=run)
+    monkeypatch.setattr(check, "CHECKS", list(map(remembers, check.CHECKS)))
+
+
+@pytest.mark.parametrize("name, faulty, healthy", ROWS, ids=[f"{i}-{row[0]}" for i, row in enumerate(ROWS)])
+def test_a_fault_is_named_and_its_twin_is_silent(name, faulty, healthy):
+    found = findings(faulty)
+    assert name in names(found), f"{found}\n{found.skipped}"
+    quiet = findings(healthy)
+    assert not quiet and name not in quiet.skipped, quiet
+    assert all(row.severity in ("error", "warning") and row.seen and row.meaning and row.do for row in found)
+    assert [row.severity for row in found] == sorted(row.severity for row in found)
+
+
+# --- texts ----------------------------------------------------------------------------------------------------------------
+
+transformers = pytest.importorskip("transformers")
+WORDS = ["<pad>", "<end>", "<unk>", *(f"w{i}" for i in range(60))]
+
+
+def tokenizer(pad="<pad>"):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>", pad_token=pad, unk_token="<unk>")
+
+
+def texts(tokens, change=lambda text: text, longest=14):
+    g = np.random.default_rng(0)
+    rows = [change(" ".join(f"w{j}" for j in g.integers(60, size=g.integers(5, longest)))) for _ in range(200)]
+    return [{"input_ids": tokens(row)["input_ids"] + [tokens.eos_token_id]} for row in rows]
+
+
+def gpt(size=63, **given):
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=size, n_layer=1, n_head=2, n_embd=32, n_positions=256, bos_token_id=1, eos_token_id=1, **given))
+
+
+def untied():
+    model = gpt()
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
+    return model
+
+
+class Own(nn.Module):
+    "A language model with or without a causal mask."
+    def __init__(self, is_causal):
+        super().__init__()
+        self.words, self.places = nn.Embedding(63, 32), nn.Embedding(40, 32)
+        self.attention, self.last, self.is_causal = nn.MultiheadAttention(32, 2, batch_first=True), nn.Linear(32, 63), is_causal
+    def forward(self, input_ids, attention_mask=None, labels=None):
+        n = input_ids.shape[1]
+        h = self.words(input_ids) + self.places.weight[:n]
+        mask = nn.Transformer.generate_square_subsequent_mask(n) if self.is_causal else None
+        logits = self.last(h + self.attention(h, h, h, attn_mask=mask)[0])
+        if labels is None: return {"logits": logits}
+        return {"logits": logits, "loss": F.cross_entropy(logits[:, :-1].reshape(-1, 63), labels[:, 1:].reshape(-1))}
+
+
+def collator(tokens, change=lambda labels: labels):
+    make = transformers.DataCollatorForLanguageModeling(tokens, mlm=False)
+    def collate(rows):
+        batch = make(rows)
+        return {**batch, "labels": change(batch["labels"])}
+    return collate
+
+
+def shifted(labels): return torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], -100)], 1)
+def unanswered(labels): return torch.where(torch.arange(len(labels))[:, None] % 2 == 0, -100, labels)
+def strange(text): return text.replace("w1", "x1").replace("w2", "x2")
+def long(tokens): return [{"input_ids": row["input_ids"] * (14 if i % 16 == 0 else 1)} for i, row in enumerate(texts(tokens))]
+
+
+def language(pad="<pad>", change=lambda labels: labels, model=gpt, data=texts, **given):
+    torch.manual_seed(0)
+    tokens = tokenizer(pad)
+    rows = data(tokens)
+    settings = {"use_cpu": True, "per_device_train_batch_size": 8, "processing_class": tokens, "data_collator": collator(tokens, change)}
+    return Learner(model(), train_dataset=rows[:150], eval_dataset=rows[150:], **settings | given)
+
+
+LANGUAGE = {
+    "end tokens that are trained": {"pad": "<end>"},
+    "labels in the places of their tokens": {"change": shifted},
+    "tokens that the model has": {"model": lambda: gpt(50)},
+    "known tokens": {"data": lambda tokens: texts(tokens, strange)},
+    "tied weights": {"model": untied},
+    "labels that are trained": {"change": unanswered},
+    "tokens other than padding": {"data": lambda tokens: long(tokens), "per_device_train_batch_size": 64},
+    "outputs that do not see their target": {"model": lambda: Own(False)},
+}
+
+
+@pytest.mark.parametrize("name", LANGUAGE)
+def test_a_fault_of_a_language_model(name):
+    assert name in names(language(**LANGUAGE[name]).check())
+
+
+@pytest.mark.parametrize("given", [{}, {"model": lambda: Own(True)}, {"model": lambda: gpt(tie_word_embeddings=False)}])
+def test_a_language_model_without_a_fault(given):
+    found = language(**given).check()
+    assert not found, found
+
+
+def test_each_check_has_a_faulty_run():
+    from trainer_nb.diagnostics.check import CHECKS
+    assert {each.name for each in CHECKS} == {*FAULTS, *LANGUAGE}
+
+
+# --- healthy runs of other kinds, and no trace ----------------------------------------------------------------------------
+
+class Stream(IterableDataset):
+    def __iter__(self): yield from zip(X[:64], Y[:64])
+
+
+class Counts(TrainerCallback):
+    calls = 0
+    def on_step_begin(self, *args, **kwargs): self.calls += 1
+
+
+def drawn(i, g=torch.Generator().manual_seed(3)): return torch.randn(8, generator=g) + X[i], Y[i]
+
+
+@pytest.mark.parametrize("given", [
+    {"data": Stream(), "eval_dataset": None, "max_steps": 9},
+    {"data": DataLoader(TRAIN, 16, shuffle=True, num_workers=1)},
+    {"model": net(whole), "gradient_accumulation_steps": 3, "lr_scheduler_type": "constant"},
+    {"optim": "sgd", "learning_rate": 0.1, "label_smoothing_factor": 0.0},
+    {"optim": "adafactor"},
+    {"bf16": True},
+    {"data": pairs(X[:300] * 64 + 128, Y[:300]), "model": lambda: nn.Sequential(nn.BatchNorm1d(8), mlp())},
+    {"data": pairs(torch.randint(2, (300, 8)).float(), Y[:300]), "eval_dataset": pairs(torch.randint(2, (100, 8)).float(), Y[:100])},
+], ids=["stream", "DataLoader", "accumulation", "sgd", "adafactor", "bf16", "norm first", "few different inputs"])
+def test_a_healthy_run(given):
+    found = learner(**given).check()
+    assert not found, found
+    assert not any("Error" in why for why in found.skipped.values()), found.skipped
+
+
+def test_the_run_is_as_it_was():
+    "Weights, buffers, optimizer, generators, counters of modules, callbacks and data sets; before, in and after an epoch."
+    def make(): return learner(net(whole), Items(drawn), callbacks=[Counts()], gradient_accumulation_steps=2)
+    one, other = make(), make()
+    for steps in (0, 2, 3, 4):
+        for learn in (one, other):
+            if steps: learn.step(steps)
+        before, generator = other.snapshot(), torch.get_rng_state()
+        assert not other.check()
+        assert differences(other.snapshot(), before) == [] and torch.equal(torch.get_rng_state(), generator)
+    assert differences(one.snapshot(), other.snapshot()) == []
+    assert other.model.calls == one.model.calls and other.train_dataset.reads == one.train_dataset.reads
+    assert [e["kind"] for e in one.history.events] == [e["kind"] for e in other.history.events]
+
+
+def test_what_cannot_be_asked_is_named():
+    found = learner(eval_dataset=None).check()
+    assert "there is no data set" in found.skipped["evaluation samples that are not trained"]
+    assert "checks found nothing" in repr(found) and "checks found nothing" in found._repr_html_()
+
+
+def test_errors():
+    learn = learner(data=None)
+    with pytest.raises(ValueError, match="train_dataset"): learn.check()
+    learn = learner()
+    with learn.debug_step(), pytest.raises(InvalidOperation): learn.check()
+    with pytest.raises(ValueError, match="seconds"): learn.check(seconds=-1)
+    learn.step(1)
