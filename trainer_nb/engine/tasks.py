@@ -81,6 +81,15 @@ def do_step_end(learner: TrainerBase, task: Task) -> None:
             # an evaluation's callbacks may stop the epoch
             if requested or is_last_step(run) or may_end:
                 push_tasks(run, Task("end_epoch"))
+    compare_requests(run, begins=True)
+
+# these look at the requests of callbacks
+COMPARED_TASKS = ("check_requests", "end_epoch", "next_epoch")
+
+def compare_requests(run: RunState, begins: bool = False) -> None:
+    "Raise ValueError if the callbacks of another process have made other requests, which would be answered there alone."
+    if run.device is not None and run.device.requests is not None:
+        run.device.requests.compare(run.control, run.callbacks.requesters, begins)
 
 # %% ../../nbs/06_engine/21_tasks.ipynb #5033946e
 def do_check_requests(learner: TrainerBase, task: Task) -> None:
@@ -392,6 +401,8 @@ def run_task(learner: TrainerBase, task: Task) -> None:
     evaluates = "evaluate" in (task.kind, task.name)
     try:
         run.interrupts.abortable = evaluates
+        if task.kind in COMPARED_TASKS:
+            compare_requests(run)
         TASK_HANDLERS[task.kind](learner, task)
         task.done = True
     finally:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -218,16 +218,16 @@ def _read_adapter_file(folder: Path) -> dict:
     raise CorruptCheckpoint(f"{folder} holds no adapter: there is no adapter_model.safetensors in it.")
 
 # %% ../../nbs/07_state/02_model_files.ipynb #5378edb2
-def check_adapter(folder: str | Path, weights: dict, own: dict):
-    "Raise ValueError if a file's adapter differs from the model's in its names in the file or in its shapes."
-    strange = sorted(set(weights) ^ set(own))
-    if strange: raise ValueError(f"{folder} holds another adapter: {strange[0]!r} is not in both.")
+def check_same_weights(
+    holds: str,  # beginning of the message
+    strange: Sequence[str],  # names that are not in both
+    weights: dict, own: dict,
+):
+    "Raise ValueError if the weights in files differ from the model's in names or shapes."
+    if strange: raise ValueError(f"{holds}: {strange[0]!r} is not in both.")
     for k, t in weights.items():
         if t.shape != own[k].shape:
-            raise ValueError(
-                f"{folder} holds another adapter: {k!r} has the shape {tuple(t.shape)} there and {tuple(own[k].shape)}"
-                " here."
-            )
+            raise ValueError(f"{holds}: {k!r} has the shape {tuple(t.shape)} there and {tuple(own[k].shape)} here.")
 
 @torch.no_grad()
 def read_adapters(model: torch.nn.Module, folder: str | Path) -> dict:
@@ -243,7 +243,8 @@ def read_adapters(model: torch.nn.Module, folder: str | Path) -> dict:
         embeddings = {k for k in read[name] if "embed" in k and k not in _adapter_entries(model, name, state)}
         for k in embeddings:
             del read[name][k]
-        check_adapter(place, read[name], _adapter_entries(model, name, state))
+        own = _adapter_entries(model, name, state)
+        check_same_weights(f"{place} holds another adapter", sorted(set(read[name]) ^ set(own)), read[name], own)
     # entries that may belong to an adapter: trainable ones, or with an adapter's name in theirs
     trained = {
         k for k, p in model.named_parameters(remove_duplicate=False)
@@ -361,10 +362,5 @@ def read_weights_for_model(
     strange = [k for k in weights if k not in own] + [
         k for k, t in own.items() if id(t) not in there and k not in computed
     ]
-    if strange:
-        raise ValueError(f"{folder} holds the weights of another model: {strange[0]!r} is not in both.")
-    for k, t in weights.items():
-        if t.shape != own[k].shape:
-            raise ValueError(f"{folder} holds the weights of another model: {k!r} has the shape {tuple(t.shape)} there "
-                             f"and {tuple(own[k].shape)} here.")
+    check_same_weights(f"{folder} holds the weights of another model", strange, weights, own)
     return weights
