@@ -40,7 +40,7 @@ from .engine.eval_outputs import make_save_dir, metrics_format, metrics_table, s
 from .engine.evaluate import averaged_weights, check_is_dataset, evaluate_dataset
 from .engine.evaluate import evaluation_loop, find_dataset_name, predict_dataset
 from .engine.plan import plan_epochs, schedule_ahead
-from .engine.settings import ChangesTable, OomRecovery, change_settings, end_here, list_settable
+from .engine.settings import ChangesTable, change_settings, end_here, list_settable
 from .state.async_save import Saver, save_checkpoint_async, save_checkpoint_sync, wait_for_save
 from .state.data_fingerprint import describe_evaluation, warn_other_source
 from .state.hub import announce_repository, await_push, begin_push, find_checkpoint, finish_pushes
@@ -398,7 +398,6 @@ class ChangeMixin(TrainerBase):
     def reset(self):
         "Start a new run from the first weights, with the present settings. Raise `InvalidOperation` after free()."
         apply_change(self, "reset()", lambda: restart_from_first_weights(self))
-
 
 # %% ../nbs/learner.ipynb #ceec98eb
 class LaunchMixin(TrainerBase):
@@ -1034,23 +1033,19 @@ class Learner(
         self.snapshots = Snapshots()
         self.run_state.parts.rewind_buffer = RewindBuffer()
         self.run_state.parts.saver = Saver()
-        self._open_hub()
+        get_uploader(self.run_state)
+        if self.args.push_to_hub:
+            # the access token is kept out of the arguments
+            self.init_hf_repo()
+            announce_repository(self.run_state)
         for callback in (*make_logging_callbacks(self.args, self.callback_handler.callbacks), ProgressCallback()):
             self.callback_handler.add_callback(callback)
         self.run_state.memory_meter = meter
-        self.run_state.parts.oom_recovery = OomRecovery()
         if meter is not None:
             meter.end()
         if self.args.enable_jit_checkpoint:
             self._listen()
         run_tasks_now(self, Task("event", "on_init_end"))
-
-    def _open_hub(self):
-        "Create the repository, if the run is pushed; the access token is kept out of the arguments."
-        get_uploader(self.run_state)
-        if not self.args.push_to_hub: return
-        self.init_hf_repo()
-        announce_repository(self.run_state)
 
     def __setattr__(self, name: str, value):
         """Set an attribute.

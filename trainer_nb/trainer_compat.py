@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import torch
 
 from .args.deepspeed_args import is_deepspeed_enabled
-from .core.errors import find_hints, is_misspelling, missing_attribute_error, of_package, used_names, warn
+from .core.errors import find_hints, is_misspelling, missing_attribute_error, of_package, warn
 from .device.weight_storage import is_model_parallel
 from .live.model_card import dataset_name, describe_datasets, draft_model_card, is_foreign_card
 from .live.model_card import write_model_card
@@ -215,13 +215,11 @@ def warn_uncalled(learner: Any) -> None:
     parts = [(c, name, part) for c in cls.__mro__ if not of_package(c) for name, part in vars(c).items()]
     methods = [(c, name) for c, name, part in parts if isinstance(part, FunctionType) and name not in known]
     if not methods: return
-    used = used_names(learner)
     hints = find_hints("attributes")
     for owner, name in methods:
-        if name in used: continue
-        # short names are close to each other by chance
-        meant = [k for k in known if len(k) > 6 and k.strip("_") != name.strip("_") and is_misspelling(name, k, 0.9)]
+        # short names are close to each other by chance; a method such as compute_losses may be a helper of compute_loss
+        meant = [k for k in known if len(k) > 6 and k.strip("_") != name.strip("_") and is_misspelling(name, k, 1)]
         if name in FOREIGN_OVERRIDES or name.startswith("on_"):
-            warn(f"{owner.__name__}.{name} is never called: {hints.get(name, _EVENT)}.")
+            warn(f"{owner.__name__}.{name} is never called by a verb: {hints.get(name, _EVENT)}.")
         elif meant:
-            warn(f"{owner.__name__}.{name} is never called. Did you mean {' or '.join(sorted(meant))}?")
+            warn(f"{owner.__name__}.{name} is never called by a verb. Did you mean {' or '.join(sorted(meant))}?")

@@ -400,17 +400,17 @@ def test_several_sets_are_shown_side_by_side():
 
 def test_rounds_of_two_processes():
     "Of each round the first process goes through the batches in the order of the data, and knows the last."
-    from trainer_nb.engine.eval_outputs import OrderedBatches
+    from trainer_nb.engine.eval_outputs import EvalOutputs, StreamingMetrics
     class Two:
-        is_single_process, size, theirs = False, 2, [[(1, torch.ones(1))], []]
+        is_single_process, size, theirs = False, 2, [[(1, dict(predictions=torch.ones(1), label_ids=torch.ones(1)))], []]
         def gather_object(self, mine): return [mine, self.theirs.pop(0)]
         def run_on_main(self, act, to_send): return act()
-    heard = []
-    rounds = OrderedBatches(Two(), lambda thing, last: heard.append((thing.item(), last)) or len(heard))
+    heard, outputs = [], EvalOutputs()
+    streams = StreamingMetrics({}, Two(), torch.device("cpu"), lambda p, compute_result: heard.append((p.predictions.item(), compute_result)) or len(heard))
     for k, mine in enumerate((0, None, 2)):
-        if mine is not None: rounds.add(k, torch.tensor(float(mine)))
-        rounds.turn(k, last=k == 2)
-    assert heard == [(0.0, False), (1.0, False), (2.0, True)] and rounds.result == 3 and rounds.begun
+        if mine is not None: streams.add(outputs.add(k, 1), torch.tensor(float(mine)), torch.tensor(0.))
+        streams.turn(k, last=k == 2)
+    assert heard == [(0.0, False), (1.0, False), (2.0, True)] and streams.result == 3
 
 
 def test_a_batch_may_say_that_it_has_a_loss(make):

@@ -177,6 +177,9 @@ def test_what_python_adds_to_a_class_is_no_assignment():
     assert "__slotnames__" in vars(Keeper) and watch.changed() == []
     keeper.value = 1
     assert watch.changed() == ["Keeper.value"]
+    Keeper.__call__ = print
+    assert watch.changed() == ["Keeper.value", "Keeper.__call__"]
+    del Keeper.__call__
 
 
 def test_layers_that_are_frozen_by_hand():

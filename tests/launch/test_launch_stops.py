@@ -211,3 +211,32 @@ def test_a_script_that_ends_with_its_processes_leaves_no_folder(tmp_path):
     env = os.environ | {"TMPDIR": str(tmp_path/"temp"), "PYTHONPATH": os.pathsep.join([os.path.dirname(os.path.dirname(__file__)), *filter(None, sys.path)])}
     subprocess.run([sys.executable, "script.py"], cwd=tmp_path, env=env, check=True)
     assert not list(tmp_path.glob("temp/trainer_nb-*"))
+
+
+# ---- requests of one process
+
+class Asks(TrainerCallback):
+    "Makes a request in one process only."
+    def __init__(self, event, request, rank): self.event, self.request, self.rank = event, request, rank
+    def ask(self, event, state, control):
+        if event == self.event and state.global_step == (4 if event == "on_step_end" else 6) and os.environ.get("RANK") == self.rank:
+            setattr(control, self.request, True)
+    def on_step_end(self, args, state, control, **kwargs): self.ask("on_step_end", state, control)
+    def on_evaluate(self, args, state, control, **kwargs): self.ask("on_evaluate", state, control)
+    def on_epoch_end(self, args, state, control, **kwargs): self.ask("on_epoch_end", state, control)
+
+
+@pytest.mark.parametrize("event, request_, rank, every", [
+    ("on_step_end", "should_save", "1", 100), ("on_step_end", "should_evaluate", "0", 2), ("on_step_end", "should_training_stop", "1", 1),
+    ("on_epoch_end", "should_save", "0", 100), ("on_evaluate", "should_training_stop", "1", 100),
+])
+def test_a_request_of_one_process_raises_an_error(event, request_, rank, every, tmp_path):
+    "It names the rank, the request and the callback, also where all of them have others; the run continues with the state of one of them."
+    learn = make(callbacks=[Asks(event, request_, rank)], logging_steps=every, output_dir=str(tmp_path), save_strategy="no")
+    with learn.launch(2):
+        learn.step(3)
+        begun = time.monotonic()
+        with pytest.raises(ValueError, match=rf"equests .*{request_}.* \(Asks.{event} has set {request_} on rank {rank}\): a callback"): learn.train()
+        assert time.monotonic() - begun < 10 and learn.state.global_step == (4 if event == "on_step_end" else 6)
+        learn.train()
+    assert learn.state.global_step in ({4} if (event, request_) == ("on_step_end", "should_training_stop") else {6, 18} if event == "on_evaluate" else {18})

@@ -147,6 +147,47 @@ def test_the_files_of_a_killed_kernel_go_with_the_next_launch(tmp_path):
     shutil.rmtree(parent)
 
 
+ROWS = '''
+import torch
+from torch.utils.data import Dataset
+class Rows(Dataset):
+    def __init__(self, rows): self.rows = rows
+    def __len__(self): return len(self.rows)
+    def __getitem__(self, i): return torch.tensor([float(self.rows[i])]), torch.tensor(i % 2)
+'''
+PREPARED = '''
+import glob, multiprocessing, sys
+
+if __name__ == "__main__":
+    import torch
+    from rows import Rows
+    from trainer_nb import Learner
+    multiprocessing.set_start_method("spawn")
+    manager = multiprocessing.Manager()
+    data = Rows(manager.list(range(32)))
+    learn = Learner(torch.nn.Linear(1, 2), train_dataset=data, loss_func=torch.nn.functional.cross_entropy, use_cpu=True, report_to="none", disable_tqdm=True,
+                    per_device_train_batch_size=2, dataloader_num_workers=1, dataloader_persistent_workers=True)
+    before = set(glob.glob("/dev/shm/sem.mp-*"))
+    with learn.launch(2, start="spawn"):
+        learn.step(2)
+        print(learn.run_on_all(lambda learn: (sys.flags.optimize, sys.argv[1], len(learn.train_dataset))))
+    print(*set(glob.glob("/dev/shm/sem.mp-*")) - before)
+'''
+
+
+@pytest.mark.slow
+def test_fresh_processes_are_prepared_as_by_multiprocessing(tmp_path):
+    "They have its key, for a manager of the user, the interpreter's options, and the tracker that removes the semaphores of data workers."
+    (tmp_path/"program.py").write_text(PREPARED)
+    (tmp_path/"rows.py").write_text(ROWS)
+    done = subprocess.run([sys.executable, "-O", "-W", "ignore", "program.py", "word"], capture_output=True, text=True, timeout=200, cwd=tmp_path,
+                          env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    found, *semaphores = done.stdout.splitlines()
+    assert found == "[(1, 'word', 32), (1, 'word', 32)]"
+    assert semaphores and not any(map(os.path.exists, semaphores[0].split()))
+
+
 def test_an_import_of_bitsandbytes_does_not_keep_a_cpu_from_forking(monkeypatch):
     "Accelerate's own launcher refuses to; on a GPU, it may have used one."
     from trainer_nb.launch.local_workers import choose_start_method

@@ -376,6 +376,11 @@ def test_a_worker_that_fails_at_its_very_beginning(monkeypatch, where):
     said = "\n".join([str(raised.value), *raised.value.__notes__])
     assert "no such file" in said and "rank 1" in said and "test_worker_pool.py" in said
 
+def test_what_a_fresh_process_prints_before_anything_else_is_its_last_output(monkeypatch):
+    monkeypatch.setattr("trainer_nb.launch.local_workers.SPAWNED_PROGRAM", "import nowhere")
+    with pytest.raises(RemoteError) as raised: make(start="spawn")
+    assert "No module named 'nowhere'" in "\n".join(raised.value.__notes__)
+
 def test_a_start_that_takes_too_long_or_is_interrupted():
     with pytest.raises(TimeoutError, match="After 1 s, [01] of 2 workers were ready"): WorkerPool(2, lambda worker: worker.rank and time.sleep(LIMIT), timeout=1)
     threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()

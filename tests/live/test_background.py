@@ -218,6 +218,8 @@ def test_an_error_that_the_run_has_left_does_not_come_back(at, back):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         learn.step(2)
+    assert "paused after step" in run.status   # it has gone on in a cell
+    with pytest.raises(ValueError, match="a bad batch"): run.wait()
     back(learn)
     assert learn.state.global_step == at and "failed" not in run.status
 

@@ -283,7 +283,7 @@ def test_following_from_another_notebook(page, lab):
     eventually(lambda: int(other.board().locator(".tnb-fact-value").first.inner_text().split("/")[0].replace(",", "")) > at, "new steps are seen")
     assert other.board().locator(".tnb-button:visible", has_text="Pause").count() == 0
     page.press("Stop")
-    page.stands("stopped"), other.stands("finished")
+    page.stands("stopped"), other.stands("stopped")
     other.close()
     lab.pages.remove(other)
 

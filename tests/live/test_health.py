@@ -8,7 +8,8 @@ import pytest
 from trainer_nb.core.history import History
 from trainer_nb.display.tables import format_value
 from trainer_nb.live import health
-from trainer_nb.live.health import assess_health, window_length
+from trainer_nb.live.blocks import event_marks
+from trainer_nb.live.health import assess_health
 
 CURVES = json.loads(Path(__file__).parents[1].joinpath("loss_curves.json").read_text("utf-8"))
 CALM = ("converging", "decaying", "restarting", "overfitting_by_epoch", "plateau", "noisy", "adam_too_fast", "fine_tuning", "negative", "tiny")
@@ -26,6 +27,14 @@ def replayed(losses, evaluations=(), every=5, begin=0):
 
 def of(name): return replayed(CURVES[name]["losses"], CURVES[name]["evaluations"])
 def warned(said): return [step for step, o in said.items() if o.tone in ("warn", "bad")]
+
+
+@pytest.mark.parametrize("name, looks", [("converging", 60), ("decaying", 60), ("negative", 62), ("characters", 60), ("plateau", 0)])
+def test_the_trend_of_a_loss_that_falls_is_seen(name, looks):
+    "Also where it falls by less than its scatter in a tenth of the run; and none on a plateau."
+    losses = CURVES[name]["losses"]
+    tones = [o.tone for o in replayed(losses, every=len(losses) // 60, begin=19).values()]
+    assert abs(tones.count("good") - looks) <= 3
 
 
 @pytest.mark.parametrize("name", CALM)
@@ -78,8 +87,7 @@ def test_the_size_of_a_loss_does_not_matter(name, scale, offset):
 
 
 def test_a_figure_is_the_mean_that_it_is_called():
-    losses = CURVES["converging"]["losses"][:400]
-    n = window_length(np.array(losses))
+    losses = CURVES["plateau"]["losses"][:200] + CURVES["converging"]["losses"][:400]
     seen = set()
     for step, o in replayed(losses, every=1, begin=30).items():
         words, now, length, before = re.fullmatch(r"(No clear trend: mean loss|The loss has (?:risen|fallen): mean) (\S+) over the last (\d+) steps, (\S+) over the \3 before\.", o.sentence).groups()
@@ -99,7 +107,7 @@ def test_differences_that_the_figures_do_not_show_are_none():
     losses = 3.214 - 1e-5 * np.arange(300)
     said = replayed(losses)[300]
     assert said.tone == "plain" and said.sentence.startswith("No clear trend: mean loss 3.21 over")
-    assert replayed([0.0] * 60)[60].sentence == "No clear trend: mean loss 0 over the last 10 steps, 0 over the 10 before."
+    assert replayed([0.0] * 60)[60].sentence == "No clear trend: mean loss 0 over the last 15 steps, 0 over the 15 before."
 
 
 def test_the_first_steps():
@@ -110,7 +118,10 @@ def test_the_first_steps():
 
 
 def test_a_loss_that_is_not_finite():
-    "Since the first step after the last finite loss, however long ago that was; a single one that is over is not reported."
+    "Since the first step after the last finite loss, however long ago that was, with a mark in the charts; a single one that is over is not reported."
+    history = History()
+    for step in range(1, 51): history.append(step, step / 100, 1e-3, 8, 0.1 * step, math.nan if step in (9, *range(31, 51)) else 1.0, 1.0)
+    assert [(mark["kind"], mark["word"], mark["step"]) for mark in event_marks(history)] == [("nan", "loss nan", 31)]
     said = replayed([1.0] * 30 + [math.nan] * 20)
     assert said[50].tone == "bad" and said[50].sentence.startswith("The loss has been nan since step 31. learn.rewind(20) goes back to the step before")
     assert "nan since step 1. learn.rewind(" in replayed([math.nan] * 5)[5].sentence
@@ -137,7 +148,7 @@ def test_a_long_run(monkeypatch):
     last = replayed(losses, every=50_000)[50_000]
     assert last.tone == "warn" and re.search(r"well above the lowest: 3\.50 over the last 200 steps, 0\.\d+ around step 1\d{4}\.", last.sentence)
     sizes = []
-    monkeypatch.setattr(health, "find_rise", lambda steps, losses: sizes.append(len(losses)))
+    monkeypatch.setattr(health, "rise_sentence", lambda steps, losses: sizes.append(len(losses)))
     replayed(losses, every=50_000)
     assert sizes[0] <= 4000
 
@@ -151,7 +162,7 @@ def test_a_long_run(monkeypatch):
     ([1.0, 0.5], False), ([], False), ([1.0, 1.0, 1.0, 1.0], False),
 ])
 def test_evaluations(values, rises):
-    assert (health.find_evaluation_rise(list(enumerate(values, 1))) is not None) == rises
+    assert (health.find_evaluation_rise(np.array(values)) is not None) == rises
 
 
 def test_noise_of_evaluations_is_no_overfitting():
@@ -160,7 +171,7 @@ def test_noise_of_evaluations_is_no_overfitting():
     def ever(first):
         runs = 0
         for _ in range(100):
-            values = list(enumerate([first, *(1 + 0.03 * rng.standard_normal(40))], 1))
-            runs += any(health.find_evaluation_rise(values[:n]) for n in range(1, 41))
+            values = np.array([first, *(1 + 0.03 * rng.standard_normal(40))])
+            runs += any(health.find_evaluation_rise(values[:n]) is not None for n in range(1, 41))
         return runs
     assert ever(1.0) <= 5 and ever(3.0) == 0

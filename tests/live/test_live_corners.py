@@ -243,17 +243,15 @@ def test_an_answer_comes_behind_the_state_that_it_is_about():
     assert sent[1]["status"]["step"] == 2 and sent[1]["status"]["words"].startswith("paused after step 2") and sent[2]["text"].startswith("rewound")
 
 
-def test_a_run_that_has_gone_on_in_a_cell_has_not_failed():
-    "The error of the thread belongs to the step at which it happened; wait() raises it still."
-    failing = [4]
-    class Fails(TrainerCallback):
-        def on_step_begin(self, args, state, control, **kwargs):
-            if state.global_step in failing: raise ValueError("a bad batch")
-    learn = make(callbacks=[Fails()])
+@pytest.mark.parametrize("at_end", [False, True], ids=["at the start", "behind the end"])
+def test_a_failure_outside_of_a_step_is_shown(at_end, monkeypatch):
+    "As that of a process that has died, or of the last checkpoint, which is written when the run is over; no event of the history has it."
+    from trainer_nb.live import background
+    def fail(*given): raise OSError("no space left")
+    monkeypatch.setattr(background, "wait_for_save" if at_end else "run_until", fail)
+    learn = make()
     run = learn.start()
-    with pytest.raises(ValueError, match="a bad batch"): run.wait(30)
-    assert display_status(learn.run_state).state == "failed" and "failed after step 4" in run.status
-    failing.clear()
-    with pytest.warns(UserWarning, match="The background run failed after step 4"): learn.run(steps=2)
-    assert display_status(learn.run_state)[:2] == ("paused", "paused after step 6 of 60 (epoch 0.30)") and "paused after step 6" in run.status
-    with pytest.raises(ValueError, match="a bad batch"): run.wait(30)
+    with pytest.raises(OSError): run.wait(60)
+    assert display_status(learn.run_state).state == "failed" and "OSError: no space left" in run.status
+    learn.evaluate()   # the run has gone on
+    assert display_status(learn.run_state).state == ("finished" if at_end else "new")

@@ -9,8 +9,9 @@ from trainer_nb import Learner
 from trainer_nb.core import log_file as runlog
 from trainer_nb.live.blocks import QUANTITIES, BLOCK_COLUMNS, BlockSeries, abandoned_blocks
 from trainer_nb.live.curves import plot_histories
-from trainer_nb.live.run_view import DisplayStatus, evaluation_table, recent_speed, status_fields
+from trainer_nb.live.run_view import DisplayStatus, evaluation_table, last_status, recent_speed, status_fields
 from trainer_nb.live.commands import command_step
+from trainer_nb.state.branch import copy_history
 from trainer_nb.live.follow import LogSource
 from trainer_nb.live.view_model import HistorySource, LearnerSource, ViewModel
 from trainer_nb.core.history import History
@@ -89,9 +90,9 @@ def test_after_a_rewind_the_page_has_what_counts():
     for i in range(100, 105): history.append(i + 1, i, 1e-3, 8, 0.1 * i, -1.0, 1.0)
     content, buffers = board.message()
     run = content["changed_runs"][0]
-    assert run["generation"] != held[0]["runs"][0]["generation"] and run["first"] == 0 and run["rows"] == 105
+    assert run["generation"] != held[0]["runs"][0]["generation"] and run["first"] == 0 and len(buffers[run["buffer"]]) == 105
     assert buffers[run["buffer"]][-1, 5] == -1.0
-    assert run["left_rows"] == 30 and buffers[run["left_buffer"]][:, 0].tolist() == list(range(101, 131))
+    assert buffers[run["left_buffer"]][:, 0].tolist() == list(range(101, 131))
     assert len(abandoned_blocks(history)) == 30
 
 
@@ -134,16 +135,11 @@ def test_every_message_is_json_and_text_stays_text():
     assert all(o.dtype == np.float32 for o in buffers)
 
 
-def test_counts_in_a_still_have_separators():
-    "In the words of the status as in the line below it."
-    history = History()
-    for i in range(30): history.append(i + 1, i / 100, 1e-3, 8, 0.1 * i, 1.0, 1.0)
-    source = Held(history)
-    source.status = lambda: {"state": "paused", "words": "paused after step 1050 of 22000 (epoch 1000.50)", "step": 1050, "total": 22000}
-    board = ViewModel([source])
-    board.message(full=True)
-    lines = still_bundle(board, "1")["text/plain"].splitlines()
-    assert lines[:2] == ["a run: paused after step 1,050 of 22,000 (epoch 1000.50)", "step 1,050 of 22,000"]
+def test_counts_have_separators():
+    "In every text of the kernel; but not in what is typed."
+    status = DisplayStatus("paused", "paused after step 1050 of 22000 (epoch 1000.50); learn.rewind(1050)")
+    fields = status_fields(History(), status, 1050, 22000, epochs=2500.0)
+    assert fields["words"] == "paused after step 1,050 of 22,000 (epoch 1000.50); learn.rewind(1050)" and fields["epochs"] == "2,500"
 
 
 def test_a_branch_is_drawn_beside_by_itself():
@@ -302,6 +298,7 @@ def test_a_run_that_was_stopped_can_go_on():
     board = told(learn)
     at = learn.state.global_step
     assert board.sent["status"]["words"].startswith(f"stopped after step {at} of 30") and board.sent["notices"][-1]["tone"] == "plain"
+    assert last_status(learn.run_state.history).state == "stopped"   # as who follows its log sees it
     command_step(learn, {"n": 1})
     learn.run_state.parts.background_run.wait()
     assert learn.state.global_step == at + 1 and told(learn).sent["status"]["state"] == "paused"
@@ -343,3 +340,16 @@ def test_an_evaluation_that_was_repeated_is_one_row():
     history.append(1, 0.1, 0.1, 8, 0.1, loss=2.0)
     for value in (0.5, 0.5, 0.4): history.note("evaluate", 1, eval_loss=value)
     assert [row[1] for row in evaluation_table(history)["rows"]] == ["0.500", "0.400"]
+
+
+def test_a_branch_that_is_being_made_is_not_drawn_yet():
+    "From which step on it is drawn is decided once."
+    learn = made()
+    learn.step(4)
+    board = told(learn)
+    other = copy_history(learn.history)
+    board.message()
+    assert len(board.curves) == 1
+    other.note("branch", 4, run=learn.history.run_id, changes={}, into=other.run_id)
+    board.message()
+    assert [curve.steps[0] for curve in board.curves] == [0, 4]

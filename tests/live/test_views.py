@@ -35,20 +35,15 @@ def shown(learn):
     "A view, and the page that shows it."
     view, page = learn.dashboard(), Page()
     view.connection.widget = page
-    view.connection.receive(page, {"kind": "hello", "page": "p1", "view": "v1"}, [])
+    view.connection.receive(page, {"kind": "hello"}, [])
     return view, page
 
 
-def test_a_page_that_asks_is_answered():
+def test_signs_of_life(monkeypatch):
+    "A page that asks is answered. While a step takes long, it must not take the kernel for dead; at other times it is left alone."
     view, page = shown(made())
     view.connection.receive(page, {"kind": "ping"}, [])
     assert page.kinds() == ["all", "pong"]
-
-
-def test_signs_of_life(monkeypatch):
-    "While a step takes long nothing changes, and the page must not take the kernel for dead; at other times it is left alone."
-    learn = made()
-    view, page = shown(learn)
     view.send_changes()
     page.messages.clear()
     monkeypatch.setattr(dashboard, "SIGN_INTERVAL", 0.0)
@@ -84,7 +79,7 @@ def test_everything_is_sent_until_a_page_answers(monkeypatch):
     now[0] += 60
     view.refresh()
     assert page.kinds()[-1] == "all" and not view.still.is_stale_for_cell   # a repetition is no change
-    def hello(): view.connection.receive(page, {"kind": "hello", "page": "p1", "view": "v1"}, [])
+    def hello(): view.connection.receive(page, {"kind": "hello"}, [])
     thread = threading.Thread(target=hello)              # as in a subshell: clicks need not wait
     thread.start(), thread.join()
     assert page.messages[-1]["kind"] == "all" and page.messages[-1]["cell_hint"] == ""
@@ -258,7 +253,7 @@ def test_a_view_in_a_box():
     assert view.charts is view.charts and [o.part for o in box.children[1].children] == ["controls", "charts", "table"]
     sent = []
     for name in ("controls", "charts", "table"): getattr(view, name).send = lambda content, buffers, name=name: sent.append((name, content["kind"]))
-    view.connection.receive(view.table, {"kind": "hello", "page": "p1", "view": "v1"}, [])
+    view.connection.receive(view.table, {"kind": "hello"}, [])
     assert sent == [("controls", "all"), ("charts", "all"), ("table", "all")]
     view.close()
     assert view.comm is None and view not in dashboard.OPEN_VIEWS and not view.connection.parts

@@ -291,6 +291,8 @@ class CallbackHandler:
         # acts of user code that are not in the journal: the name of the act, and the callback
         self._unrecorded: list[tuple[str, TrainerCallback]] = []
         self.num_calls: dict[int, int] = {}                      # for events, by id of the callback
+        # by name of a request: the callback that has made it
+        self.requesters: dict[str, str] = {}
         for callback in callbacks:
             self._add(callback)
         self._unrecorded.clear()
@@ -438,6 +440,7 @@ class CallbackHandler:
             before = interrupts is not None and interrupts.abortable
             if interrupts is not None:
                 interrupts.abortable = not is_quick
+            requests = None if is_quick else dict(vars(control))
             try:
                 returned = getattr(callback, event)(args, state, control, **kwargs)
                 if returned is not None:
@@ -447,6 +450,9 @@ class CallbackHandler:
                             f"The callback returned {returned!r}; return the `control` that was passed, or nothing."
                         )
                     control = cast(TrainerControl, returned)
+                if not is_quick and vars(control) != requests:
+                    changed = (key for key, value in vars(control).items() if value != requests.get(key))
+                    self.requesters |= dict.fromkeys(changed, f"{type(callback).__name__}.{event}")
             except BaseException as error:
                 # the code that handles the error must not be interrupted
                 before = False

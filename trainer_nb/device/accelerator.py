@@ -26,9 +26,10 @@ from ..args.fsdp_args import resolve_sharding
 from ..args.training_args import TrainingArguments
 from ..args.parallel import check_rank_variables, connect_processes, device_of, remind_while_connecting
 from ..args.deepspeed_args import is_deepspeed_enabled, make_plugin
+from ..args.fields import settings_table
 from .collectives import SINGLE_PROCESS, World
 from .collectives import wait_for_gloo_threads, world_size
-from .desync import BackwardOrder, LayerOrder
+from .desync import REQUESTS_REMEDY, AgreedRequests, BackwardOrder, LayerOrder
 from .model_patches import PatchSet
 from .sharding import ShardedModel, check_launch_environment, check_max_norm, unscale_shards
 from .deepspeed import DeepSpeedModel, import_deepspeed, is_engine, launcher_variables
@@ -445,17 +446,12 @@ def backward_from_loss(
     _engine_run_backward((loss,), (gradient,), False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 # %% ../../nbs/04_device/07_accelerator.ipynb #0f055a45
-# the settings that a device reads when it is made; those of the patches are compared by them
-_DEVICE_ARGS = (
-    "bf16", "fp16", "use_cpu", "full_determinism", "ddp_backend", "ddp_find_unused_parameters", "ddp_bucket_cap_mb",
-    "ddp_broadcast_buffers", "ddp_static_graph", "ddp_timeout", "fsdp", "fsdp_config", "accelerator_config"
-)
-
 def device_settings(args: TrainingArguments) -> dict[str, Any]:
-    "Return the settings from which a device is made, as values that can be compared."
+    "Return the settings from which a device is made, as values that can be compared; the patches compare their own."
     values = args.to_dict()
+    read = {name: values[name] for name in settings_table("parts")["device"]}
     # its configuration is completed when the engine is built
-    return {name: values[name] for name in _DEVICE_ARGS} | {"deepspeed": is_deepspeed_enabled(args)}
+    return read | {"deepspeed": is_deepspeed_enabled(args)}
 
 class Device:
     "Provide what the loop needs of a learner's Accelerator, strategy and patches. A device has one model at a time."
@@ -467,6 +463,10 @@ class Device:
         self.world = self._isolated.world
         # to enter where a model is called and only its loss is read
         self.unread_outputs = self._isolated.unread_outputs
+        # shorter than the time that the others wait in an exchange: this error says more than theirs
+        self._timeout = timedelta(seconds=0.9 * args.ddp_timeout)
+        # of several processes, once a model is prepared
+        self.requests: AgreedRequests | None = None
         self.patches = PatchSet()
         self._use(None)
         # called when a backward pass has been queued, before the device waits for other processes
@@ -549,6 +549,8 @@ class Device:
         "Move a model to the device and wrap it for the precision and the strategy; release the previous wrapper."
         before = self.deepspeed
         self._release_strategy()
+        if self.requests is None and not self.world.is_single_process:
+            self.requests = AgreedRequests(self.world, self._timeout, REQUESTS_REMEDY)
         if self._uses_deepspeed:
             self._use(self._deepspeed_strategy(model, before))
             return model
@@ -583,10 +585,8 @@ class Device:
                 )
         self._use(sharded or strategy)
         if sharded is not None:
-            # shorter than the time that the others wait in an exchange: this error says more than theirs
-            timeout = timedelta(seconds=0.9 * self._args.ddp_timeout)
-            self._layer_order = LayerOrder(model, sharded.layers, self.world, timeout)
-            self._backward_order = BackwardOrder(model, sharded.layers, self.world, timeout)
+            self._layer_order = LayerOrder(model, sharded.layers, self.world, self._timeout)
+            self._backward_order = BackwardOrder(model, sharded.layers, self.world, self._timeout)
             sharded.watch_backward(self._backward_order.reach, self._backward_order.finish)
         return wrapped
 
@@ -686,11 +686,10 @@ class Device:
         if not torch.distributed.is_initialized(): return NO_GROUP
         return torch.distributed.group.WORLD._get_sequence_number_for_group()
 
-    def layer_counts(self) -> tuple[int, ...] | None:
-        """Return the numbers of passes and of comparisons of a sharded model's layers: equal if the processes are in
-        sync; None where layers are not compared."""
-        if self._layer_order is None or self._backward_order is None: return None
-        return *self._layer_order.counts, *self._backward_order.counts
+    def pass_counts(self) -> tuple[tuple[int, int], ...]:
+        "Return the numbers of passes and of comparisons: equal if the processes are in sync."
+        compared = self.requests, self._layer_order, self._backward_order
+        return tuple(one.counts for one in compared if one is not None)
 
     def reshard(self):
         "Reshard a sharded model; leave any other one unchanged."
@@ -712,6 +711,9 @@ class Device:
         "Release the model."
         self.patches.clear()
         self._release_strategy()
+        if self.requests is not None:
+            self.requests.release()
+            self.requests = None
         self._isolated.release()
 
     def _release_strategy(self):

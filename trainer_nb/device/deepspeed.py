@@ -20,7 +20,7 @@ from ..args.deepspeed_args import import_deepspeed, zero_stage
 from ..args.training_args import TrainingArguments
 from ..core.errors import InvalidOperation, warn
 from .collectives import World, world_size
-from .desync import LayerOrder, UsedParameters
+from .desync import LayerOrder, PassComparison, UsedParameters
 from .sharding import check_dense_gradients, check_max_norm, is_partitioned
 
 # %% ../../nbs/04_device/06_deepspeed.ipynb #b1a36dcf
@@ -143,8 +143,7 @@ REMEDIES = {
     " the class of the layer that calls them",
 }
 LAYERS_REMEDY = (
-    "with ZeRO 3, all processes have to run the same layers in the same order ('zero_optimization': {'stage': 2} trains"
-    f" with any order); {REMEDIES[True]}"
+    f"with ZeRO 3, all processes have to run the same layers in the same order; {REMEDIES[True]}"
 )
 
 def _is_filled_in(p: torch.nn.Parameter) -> bool:
@@ -166,7 +165,10 @@ SECOND_BACKWARD_ERROR = (
 
 # %% ../../nbs/04_device/06_deepspeed.ipynb #1cb7dd55
 _SEND = "reduce_ready_partitions_and_remove_grads"
-_FINISH = "independent_gradient_partition_epilogue"
+ORDER_REMEDY = (
+    "with deepspeed, gradients have to arrive in the same order in all processes, in which they are averaged. Let all"
+    " processes run the same layers in the same order, or give deepspeed=None, and DDP trains the model as it is"
+)
 
 def averages_at_arrival(
     zero: Any,  # an optimizer of DeepSpeed, with ZeRO 1 or 2
@@ -176,106 +178,37 @@ def averages_at_arrival(
     if not hasattr(zero, _SEND): return False
     return zero.partition_gradients or zero.overlap_comm
 
-class GradientOrder:
-    "Give the gradients of a backward pass to DeepSpeed's optimizer in an order that all processes share."
+class GradientOrder(PassComparison):
+    "Check that gradients reach DeepSpeed's optimizer, which averages them as they arrive, in one order in all processes."
     def __init__(
         self,
         zero: Any,  # an optimizer of DeepSpeed that averages gradients as they arrive
-        parameters: list[torch.nn.Parameter],  # whose gradients are ordered, as they follow each other in the model
-        used: UsedParameters,  # of these parameters
+        parameters: list[tuple[str, torch.nn.Parameter]],  # trained ones, with their names
         world: World,
+        timeout: timedelta,  # as for `PassComparison`
     ):
         self._zero = zero
-        self._used = used
-        self._world = world
-        self._indices = {id(p): i for i, p in enumerate(parameters)}
-        # indices in the common order
-        self._order = list(reversed(range(len(parameters))))
-        # in the common order: the place of each parameter, and the place whose turn it is
-        self._places = {index: place for place, index in enumerate(self._order)}
-        self._turn = len(parameters)
-        # parameters whose place is that of their arrival
-        self._known: set[int] = set()
-        # those that arrive although they are not known at the beginning of a pass
-        self._unannounced: set[int] = set()
-        # those that the current pass is going to reach; bytes from which they were found
-        self._awaited: set[int] = set()
-        self._awaited_from: bytes | None = None
-        # arrived in this pass, and not averaged yet, with the arguments for DeepSpeed
-        self._held: dict[int, tuple[torch.nn.Parameter, int]] = {}
-        # of this pass
-        self._arrived: list[int] = []
-        self._averaged: list[int] = []
+        self._names = {id(p): name for name, p in parameters}
         self._average = getattr(zero, _SEND)
-        self._finish = getattr(zero, _FINISH)
         setattr(zero, _SEND, self._arrive)
-        setattr(zero, _FINISH, self._end)
+        super().__init__(world, timeout, ORDER_REMEDY)
 
     def begin(self):
         "Start a backward pass."
-        self._turn = 0
-        self._held = {}
-        self._arrived = []
-        self._averaged = []
+        if self._num_passes:
+            self._expected = self._current
+        self._begin_pass()
 
     def _arrive(self, p: torch.nn.Parameter, group: int):
-        "Average a gradient that has arrived, and those that were kept for it, or keep it."
-        index = self._indices[id(p)]
-        if not self._arrived:
-            self._find_awaited()
-        self._arrived.append(index)
-        self._held[index] = p, group
-        if self._places[index] < self._turn:
-            self._release(index)
-        while self._turn < len(self._order):
-            index = self._order[self._turn]
-            if index in self._held:
-                self._release(index)
-            elif index in self._awaited: return
-            self._turn += 1
+        self._check(self._names[id(p)])
+        self._average(p, group)
 
-    def _find_awaited(self):
-        "Find the parameters that this pass is going to reach."
-        used = self._used.used
-        if used == self._awaited_from: return
-        self._awaited_from = used
-        self._awaited = self._unannounced.union(i for i, is_used in enumerate(used or b"") if is_used)
-
-    def _release(self, index: int):
-        self._averaged.append(index)
-        self._average(*self._held.pop(index))
-
-    def _end(self):
-        "Average the gradients that still wait for one that has not come, then complete the pass."
-        for index in sorted(self._held, key=self._places.__getitem__):
-            self._release(index)
-        self._turn = len(self._order)
-        self._finish()
-
-    def learn(self):
-        """Make the order in which the gradients have arrived on rank 0 the common one, if this pass has reached new
-        parameters; the same ones in all processes. Raise ValueError if gradients were averaged in different orders."""
-        if self._awaited <= self._known: return
-        found = self._world.all_gather_object((self._arrived, self._averaged))
-        for rank, (_, averaged) in enumerate(found):
-            if averaged != self._averaged:
-                raise ValueError(
-                    f"Rank {self._world.rank} and rank {rank} have run the layers in different orders inside of"
-                    " activation checkpointing with use_reentrant=True, which mixes up their gradients with deepspeed:"
-                    " leave use_reentrant out of activation_checkpointing_kwargs."
-                )
-        # without those that have arrived twice
-        arrived = dict.fromkeys(found[0][0])
-        self._order = [*arrived, *(index for index in self._order if index not in arrived)]
-        self._places = {index: place for place, index in enumerate(self._order)}
-        self._known |= self._awaited.union(arrived)
-        self._unannounced |= arrived.keys() - self._awaited
-        self._awaited_from = None
+    def _describe_place(self, name: str) -> str: return f"has the gradient of {name!r}"
 
     def release(self):
-        "Let the optimizer average gradients as they arrive again."
-        for name in (_SEND, _FINISH):
-            delattr(self._zero, name)
+        "Let the optimizer average gradients without a check again."
+        super().release()
+        delattr(self._zero, _SEND)
 
 # %% ../../nbs/04_device/06_deepspeed.ipynb #fd816a2b
 class EngineState(NamedTuple):
@@ -398,8 +331,8 @@ class DeepSpeedModel:
         return schedule
 
     def _compare_processes(self):
-        """Let each step check that all processes use the same parameters and, with ZeRO 3, run the same layers; and
-        average gradients in the same order otherwise."""
+        """Let each step check that all processes use the same parameters and, with ZeRO 3, run the same layers; otherwise,
+        that their gradients arrive in the same order."""
         # shorter than the time that the others wait in an exchange: this error says more than theirs
         timeout = timedelta(seconds=0.9 * self._args.ddp_timeout)
         trained = [(n, p) for n, p in self.model.named_parameters() if p.requires_grad and not _is_filled_in(p)]
@@ -411,9 +344,7 @@ class DeepSpeedModel:
                 self.model, dict.fromkeys(recorded_layers(self.model)), self._world, timeout, LAYERS_REMEDY
             )
         elif averages_at_arrival(self.engine.optimizer):
-            self._gradient_order = GradientOrder(
-                self.engine.optimizer, [p for _, p in trained], self._used, self._world
-            )
+            self._gradient_order = GradientOrder(self.engine.optimizer, trained, self._world, timeout)
 
     def build_for_inference(self):
         "Build an engine without an optimizer, which gathers divided weights for a forward pass."
@@ -474,8 +405,6 @@ class DeepSpeedModel:
         if self._gradient_order is not None:
             self._gradient_order.begin()
         self.engine.backward(loss, scale_wrt_gas=False)
-        if self._gradient_order is not None:
-            self._gradient_order.learn()
 
     def step(self) -> bool:
         "Clip the gradients and update the weights; return True if the update was skipped after an overflow."

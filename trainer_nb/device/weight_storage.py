@@ -45,9 +45,6 @@ def read_only_weights(model: torch.nn.Module) -> Iterator[ReadOnlyWeight]:
             seen.add(id(p))
             yield ReadOnlyWeight(f"{path}.{key}" if path else key, m, key, p)
 
-def has_packed_weights(model: torch.nn.Module) -> bool:
-    "Return whether a model has packed weights."
-    return any(is_packed(o.weight) for o in read_only_weights(model))
 
 def weight_shape(p: torch.Tensor) -> torch.Size:
     "Return the shape of a weight: of a packed one, that of the weight which was quantized."

@@ -14,13 +14,12 @@ from typing import Any
 
 from ..args.fields import to_builtin
 from ..args.training_args import TrainingArguments, resolve_args
-from ..core.errors import assigns_name, find_hints, is_misspelling, misspelt_error, of_package, short_repr
-from ..core.errors import uses_name, warn
+from ..core.errors import find_hints, is_misspelling, is_own_code, misspelt_error, of_package, short_repr, warn
 from ..core.interrupts import RUN_LOCK
 from ..data.collate import is_identical
 from ..device.accelerator import check_fp16
 from .dataloaders import check_eval_data
-from .edits import find_attribute, is_read_by_user
+from .edits import find_attribute, is_of_user
 from .generate import warn_of_idle
 from .given_parts import apply_args, check_callables, check_losses, drop_loader, renew_model
 from .overrides import TrainerBase
@@ -34,9 +33,7 @@ SETTINGS = frozenset(TrainingArguments.__dataclass_fields__) | {"lr"}
 
 # properties without a setter: what to do instead
 READ_ONLY = find_hints("read_only")
-# names that read like a part of the learner
-NOT_ATTRIBUTES = {"callbacks": "learn.add_callback(...) adds a callback, and learn.pop_callback(...) removes one"}
-# attributes of the Trainer that its loop or another library reads, and nothing here: False and None are their only values
+# names that nothing here reads, such as attributes for the Trainer's loop: False and None are their only values
 FIXED_VALUES = find_hints("fixed")
 
 
@@ -91,15 +88,15 @@ def check_elsewhere(
     name: str,  # of an attribute that is assigned, or deleted
     *value: Any,  # the new value; none: it is deleted
 ) -> None:
-    """Raise InvalidOperation for an attribute that code of the user's class reads while other processes have the run, which
-    would go on with their own; warn if this code assigns it as well, since an override may do so in each process."""
+    """Raise InvalidOperation for an attribute that code in the other processes, which have the run, may read, and would go on
+    with their own; warn if a method of the learner assigns it, since an override may do so in each process."""
     run = vars(learner).get("run_state")
     if run is None or run.parts.remote_run is None: return
-    # user code may compute the name of an attribute that was there at the launch
-    if not is_read_by_user(learner, name, run.parts.remote_run.sent_names): return
+    is_known = name in run.parts.remote_run.sent_names or hasattr(type(learner), name)
+    if not is_known or not is_of_user(learner, name): return
     shown = [short_repr(v) if isinstance(v, SCALAR_TYPES) else "..." for v in value]
     call = f"{'setattr' if value else 'delattr'}({', '.join(('learn', repr(name), *shown))})"
-    run.parts.remote_run.report_assignment(name, call, assigns_name(learner, name))
+    run.parts.remote_run.report_assignment(name, call, is_own_code(learner))
 
 def check_assignment(learner: TrainerBase, name: str, value) -> bool:
     """Raise AttributeError for an assignment that would have no effect; return True if nothing is left to be assigned:
@@ -107,14 +104,14 @@ def check_assignment(learner: TrainerBase, name: str, value) -> bool:
     if "run_state" not in vars(learner) and isinstance(find_attribute(type(learner), name)[1], property):
         vars(learner)[name] = value
         return True
-    if name in FIXED_VALUES:
-        if value is None or value is False or uses_name(learner, name): return False
+    owner, there = find_attribute(type(learner), name)
+    if name in FIXED_VALUES and (owner is None or of_package(owner)):
+        if value is None or value is False or is_own_code(learner): return False
         raise AttributeError(f"learn.{name} = ... would change nothing: {FIXED_VALUES[name]}.")
     if name[0] == "_":
         if callable(value):
             record_override(learner, name, value)
         return False
-    owner, there = find_attribute(type(learner), name)
     fixed = isinstance(there, property) and there.fset is None
     if fixed and (name in READ_ONLY or name not in SETTINGS) and of_package(owner):
         present = getattr(learner, name)
@@ -122,8 +119,6 @@ def check_assignment(learner: TrainerBase, name: str, value) -> bool:
         if value is present or is_plain and value == present: return True
         hint = READ_ONLY.get(name, "it belongs to the run, which keeps it up to date")
         raise AttributeError(f"learn.{name} cannot be assigned: {hint}.")
-    if name in NOT_ATTRIBUTES and owner is None and not uses_name(learner, name):
-        raise AttributeError(f"learn.{name} = ... would change nothing: {NOT_ATTRIBUTES[name]}.")
     if name == "loss_is_scaled_for_ga":
         record_override(learner, name, value)
     if owner is not None and not (fixed and name in SETTINGS):
@@ -140,8 +135,7 @@ def check_assignment(learner: TrainerBase, name: str, value) -> bool:
     parts = [part for c in type(learner).__mro__ if of_package(c) for part in vars(c).items()]
     methods = [known for known, part in parts if callable(part) and known[0] != "_"]
     close = {known for known in (*SETTINGS, *methods) if is_misspelling(name, known)}
-    if meant not in SETTINGS and not close: return False
-    if uses_name(learner, name): return False
+    if meant not in SETTINGS and not close or is_own_code(learner): return False
     if meant in SETTINGS:
         change = "{} changes it" if meant in SETTABLE else "it is fixed when the learner is made, by {}"
         raise AttributeError(

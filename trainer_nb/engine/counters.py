@@ -88,10 +88,14 @@ def watched(items: torch.Tensor, use: ItemsUse) -> WatchedItems:
     return found
 
 # %% ../../nbs/06_engine/04_counters.ipynb #1f4a8ea9
-def warn_once(run: RunState, message: str) -> None:
-    "Warn, unless this run has warned with this message."
-    if message in run.reports.reported: return
-    run.reports.reported.add(message)
+def warn_once(
+    run: RunState, message: str,
+    key: str = "",  # of messages of which one is enough; "": the message itself
+) -> None:
+    "Warn, unless this run has warned with this message or key."
+    key = key or message
+    if key in run.reports.reported: return
+    run.reports.reported.add(key)
     warn(message)
 
 def count_batch_tokens(

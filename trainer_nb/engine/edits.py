@@ -16,14 +16,14 @@ import numpy as np
 import torch
 
 # %% ../../nbs/06_engine/14_edits.ipynb #3243a125
-from ..core.errors import of_package, used_names
+from ..core.errors import of_package
 from ..core.nodes import ATOMS
 from ..core.put import MISSING
 from ..data.collate import is_identical
 from .run_state import RunState, run_modules
 from ..core.tree import MAPPINGS, SEQUENCES, is_resource, of_library
 from .overrides import TrainerBase
-from .state_holders import FEW_NODES, LEARNER, Holder, editable_holders
+from .state_holders import FEW_NODES, HOOK_TABLES, LEARNER, Holder, editable_holders
 from .user_state import differing
 
 # %% ../../nbs/06_engine/14_edits.ipynb #96c14ff8
@@ -112,7 +112,6 @@ class AttributeStamps:
         ]
 
 # %% ../../nbs/06_engine/14_edits.ipynb #319733be
-_HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _DATA = ("_train_dataset", "data_collator", "loss_func", "compute_loss_func")
 _VERSION = operator.attrgetter("_version")
 _REQUIRES_GRAD = operator.attrgetter("requires_grad")
@@ -129,21 +128,9 @@ def find_attribute(cls, name: str):
     there; (None, None) for an undefined attribute."""
     return next(((c, vars(c)[name]) for c in cls.__mro__ if name in vars(c)), (None, None))
 
-def is_read_by_user(
-    learner: TrainerBase,
-    name: str,  # of an attribute
-    known: Collection[str],  # attributes whose names may be computed
-) -> bool:
-    "Return whether code of the user's class may read an attribute."
-    if name in LEARNER: return False
-    owner, _ = find_attribute(type(learner), name)
-    if of_package(owner): return False
-    names = used_names(learner, constructors=False)
-    return owner is not None or name in names or ("getattr" in names and name in known)
-
-
-def _is_state(owner: object, name: str) -> bool:
-    return not isinstance(owner, TrainerBase) or is_read_by_user(owner, name, vars(owner))
+def is_of_user(owner: object, name: str) -> bool:
+    "Return whether an attribute of an object is one of the user's: not of every learner."
+    return not isinstance(owner, TrainerBase) or name not in LEARNER and not of_package(find_attribute(type(owner), name)[0])
 
 def _group_settings(group: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in group.items() if isinstance(v, int | float | str | tuple)}
@@ -202,7 +189,7 @@ class Edits:
         "Search the objects whose attributes count; in one of several processes none: their journals have to be alike."
         self.parts = [self.is_compared, *_parts(run)]
         # buffers have stamps, unless there are none yet
-        names = ("_parameters", "_modules", "_buffers", *_HOOK_TABLES)
+        names = ("_parameters", "_modules", "_buffers", *HOOK_TABLES)
         tables = [(name, vars(m).get(name)) for m in run_modules(run).modules() for name in names]
         self.tables = [t for name, t in tables if t is not None and not (t and name == "_buffers")]
         self.inside = self._ids_inside()
@@ -214,12 +201,8 @@ class Edits:
             self.stamped.append(AttributeStamps(holder, attributes, counts.get(id(holder.owner))))
             if attributes.get("_buffers"): self.stamped.append(AttributeStamps(holder, attributes["_buffers"]))
 
-    def accept_called(self, run: RunState) -> None:
+    def take_called(self, run: RunState) -> None:
         "Take the present attributes of callbacks that an event has called since for those that the last verb has left."
-        # a verb that trains takes all attributes when it ends
-        if run.verb.owner is None: self._take_called(run)
-
-    def _take_called(self, run: RunState) -> None:
         counts = run.callbacks.num_calls
         for one in self.stamped:
             if one.num_calls != counts.get(id(one.owner)): one.take(counts.get(id(one.owner)))
@@ -238,12 +221,12 @@ class Edits:
         if self.weights != [*map(_VERSION, run.params)]: changed.append("weights")
         if self.flags != [*map(_REQUIRES_GRAD, run.params)]: changed.append("requires_grad")
         if self._has_other_groups(run): changed.append("param_groups")
-        self._take_called(run)
+        self.take_called(run)
         edited = [one for one in self.stamped if not one.is_same()]
         if edited:
             here = {holder.name: holder.owner for holder in editable_holders(run)}
             present = [one for one in edited if here.get(one.name) is one.owner]
-            names = [name for one in present for name in one.changed() if _is_state(one.owner, name.rpartition(".")[2])]
+            names = [name for one in present for name in one.changed() if is_of_user(one.owner, name.rpartition(".")[2])]
             known = run.evaluation.evaluated
             by_evaluation = differing(known.before, known.after) if names and known is not None else ()
             changed += [name for name in names if name not in by_evaluation]

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from ..args.training_args import TrainingArguments
-from ..core.errors import missing_attribute_error, short_repr, warn
+from ..core.errors import find_hints, missing_attribute_error, short_repr, warn
 from ..core.log_file import to_plain_data
 from ..data.collate import map_tensors
 from ..device.collectives import World
@@ -186,10 +186,6 @@ class EvalOutputs:
             )
         return sum(loss * n for loss, n in kept) / sum(n for _, n in kept)
 
-    def mean_logs(self) -> dict[str, Any]:
-        "Return the means of the logged values over all samples, by name."
-        return average_logs((logs, batch.samples) for batch in self.batches for logs in batch.logs)
-
 # %% ../../nbs/06_engine/05_eval_outputs.ipynb #b5b5a5b9
 def is_stateful_metric(metric) -> bool:
     "Return whether a metric is an object with state, not a function of a batch."
@@ -308,43 +304,11 @@ def mean_value(name: str, values: list[BatchValue]) -> float | None:
     total, count = (torch.as_tensor(sum(o), dtype=torch.float64) for o in list(zip(*values))[:2])
     return (total / count).item()
 
-# %% ../../nbs/06_engine/05_eval_outputs.ipynb #f998558b
+# %% ../../nbs/06_engine/05_eval_outputs.ipynb #a6f0d7d8
 def syncs_itself(metric) -> bool:
     "Return whether a metric combines the state of several processes itself."
     return isinstance(metric, torch.nn.Module) and any(hasattr(m, "sync_on_compute") for m in metric.modules())
 
-class OrderedBatches:
-    "Gather the batches of all processes, and call a function with each on rank 0, in the order of the data."
-    def __init__(
-        self, world: World,
-        act,  # called with each value, and whether it is the last one
-    ):
-        self.world = world
-        self.act = act
-        self.held: list[tuple[int, Any]] = []
-        self.begun = False
-        self.result = None
-
-    def add(self, number: int, thing):
-        "Add a value for a batch of this process."
-        self.held.append((number, thing))
-
-    def turn(self, number: int, last: bool):
-        "Finish a batch of the data, on any process. All processes must call this for each batch."
-        if not self.world.is_single_process and not last and (number + 1) % self.world.size: return
-        held = self.held
-        self.held = []
-        if not self.world.is_single_process:
-            held = [(k, map_tensors(thing, torch.Tensor.cpu)) for k, thing in held]
-        rounds = self.world.gather_object(held)
-        def do():
-            things = sorted((pair for found in rounds for pair in found), key=lambda pair: pair[0])
-            for i, (_, thing) in enumerate(things):
-                self.result = self.act(thing, last and i == len(things) - 1)
-                self.begun = True
-        self.world.run_on_main(do, to_send=lambda _: None)
-
-# %% ../../nbs/06_engine/05_eval_outputs.ipynb #a6f0d7d8
 class StreamingMetrics:
     "Update a learner's metrics in one evaluation."
     def __init__(
@@ -359,7 +323,8 @@ class StreamingMetrics:
         self.compute = compute
         # objects that are updated with the batches of this process; rank 0 updates the others with all
         self.local = {n: m for n, m in self.objects.items() if world.is_single_process or syncs_itself(m)}
-        self.ordered = OrderedBatches(world, self._add_in_order)
+        self.held: list[tuple[int, dict[str, Any]]] = []   # what these and `compute` get, with the number of the batch
+        self.result: Any = {}   # of `compute`
         self.is_ordered = compute is not None or len(self.local) < len(self.objects)
         for metric in self.objects.values():
             if hasattr(metric, "to"):
@@ -371,13 +336,6 @@ class StreamingMetrics:
         for name in names:
             with annotate_errors(f"metrics[{name!r}]", *at):
                 self.objects[name].update(*at)
-
-    def _add_in_order(self, values: dict, last: bool):
-        predicted, labels = values["predictions"], values["label_ids"]
-        self._update([name for name in self.objects if name not in self.local], predicted, labels)
-        if self.compute is None: return None
-        with annotate_errors("compute_metrics", predicted, labels):
-            return self.compute(EvalPrediction(**values), compute_result=last)
 
     def add(
         self, batch: BatchOutput, predicted, labels,
@@ -394,7 +352,27 @@ class StreamingMetrics:
             self._update(self.local, predicted, labels)
         if self.is_ordered:
             values = {"predictions": predicted, "label_ids": labels} | more
-            self.ordered.add(batch.number, map_tensors(values, torch.Tensor.detach))
+            self.held.append((batch.number, map_tensors(values, torch.Tensor.detach)))
+
+    def turn(self, number: int, last: bool):
+        """Finish a batch of the data, on any process: after each round, rank 0 processes the batches of all in the order
+        of the data. All processes must call this for each batch."""
+        if not self.world.is_single_process and not last and (number + 1) % self.world.size: return
+        held = self.held
+        self.held = []
+        if not self.world.is_single_process:
+            held = [(k, map_tensors(values, torch.Tensor.cpu)) for k, values in held]
+        rounds = self.world.gather_object(held)
+        def process():
+            batches = sorted((pair for found in rounds for pair in found), key=lambda pair: pair[0])
+            for i, (_, values) in enumerate(batches):
+                predicted, labels = values["predictions"], values["label_ids"]
+                self._update([name for name in self.objects if name not in self.local], predicted, labels)
+                if self.compute is None: continue
+                with annotate_errors("compute_metrics", predicted, labels):
+                    is_end = last and i == len(batches) - 1
+                    self.result = self.compute(EvalPrediction(**values), compute_result=is_end)
+        self.world.run_on_main(process, to_send=lambda _: None)
 
     def found(self, batches: list[BatchOutput]) -> dict:
         """Return the values by name, from the batches of all processes; those of functions and of objects without
@@ -423,12 +401,6 @@ def flatten_metric(name: str, value) -> dict:
     return {name: value}
 
 # %% ../../nbs/06_engine/05_eval_outputs.ipynb #f78853d8
-# what is probably meant by a name
-OUTPUT_HINTS = {
-    **dict.fromkeys(("labels", "targets", "y_true", "label"), "they are called label_ids"),
-    **dict.fromkeys(("preds", "logits", "outputs", "y_pred", "prediction"), "they are called predictions"),
-}
-
 class EvalPrediction:
     "Hold the argument of `compute_metrics`: NumPy arrays, or tuples of them."
     def __init__(self, predictions, label_ids, inputs=None, losses=None):
@@ -438,7 +410,7 @@ class EvalPrediction:
         self.losses = losses
     def __getattr__(self, name: str) -> Any:
         "Raise AttributeError with the name that is probably meant; called for missing attributes only."
-        raise missing_attribute_error("The argument of compute_metrics", name, vars(self), OUTPUT_HINTS)
+        raise missing_attribute_error("The argument of compute_metrics", name, vars(self), find_hints("outputs"))
     def _all(self): return [self.predictions, self.label_ids, *(p for p in (self.inputs, self.losses) if p is not None)]
     def __iter__(self): return iter(self._all())
     def __getitem__(self, i): return self._all()[i]
@@ -459,9 +431,17 @@ class PredictionOutput(NamedTuple):
 
     def __getattr__(self, name: str) -> Any:
         "Raise AttributeError with the name that is probably meant; called for missing attributes only."
-        raise missing_attribute_error("The result of predict()", name, self._fields, OUTPUT_HINTS)
+        raise missing_attribute_error("The result of predict()", name, self._fields, find_hints("outputs"))
 
 # %% ../../nbs/06_engine/05_eval_outputs.ipynb #e6fc8a5d
+def speed_metrics(prefix, seconds: float, samples, steps) -> dict:
+    "Return the runtime in seconds, and samples and steps per second."
+    return {
+        f"{prefix}_runtime": round(seconds, 4),
+        f"{prefix}_samples_per_second": round(samples / max(seconds, 1e-9), 3),
+        f"{prefix}_steps_per_second": round(steps / max(seconds, 1e-9), 3),
+    }
+
 def metrics_format(
     metrics: dict,  # of train, evaluate or predict
 ) -> dict:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -26,15 +27,17 @@ from ..device.sharding import is_dtensor, is_partitioned
 from .dataloaders import count_samples, is_columns, is_overridden
 from .loss import split_labels
 from .eval_outputs import EvalLoopOutput, EvalOutputs, EvalPrediction, PredictionOutput
-from .eval_outputs import StreamingMetrics, annotate_errors, average_logs, check_metrics, to_numbers
+from .eval_outputs import StreamingMetrics, annotate_errors, average_logs, check_metrics, speed_metrics
+from .eval_outputs import to_numbers
 from .given_parts import check_callables
 from .overrides import TrainerBase
 from .prepare import check_equal_lengths, check_replicas, prepare, prepare_model
 from .rollback import BufferBackup
-from .run_state import preserve_training_modes, run_modules
+from .run_state import run_modules
 from .session import manual_changes_recorded
 from .signatures import accepted_kwargs, positional_args
-from .user_state import AttributeBackup
+from .training_modes import preserve_training_modes
+from .user_state import attributes_set_aside
 
 # %% ../../nbs/06_engine/27_evaluate.ipynb #81890226
 def cast_modules(
@@ -92,23 +95,10 @@ def averaged_weights(optimizer: Any):
             torch._foreach_copy_([p.detach() for p in params], kept)
 
 # %% ../../nbs/06_engine/27_evaluate.ipynb #43068af9
-def prepare_for_evaluation(learner: TrainerBase):
-    "Prepare the model; where DeepSpeed divides its weights, build the engine that gathers them."
-    prepare_model(learner)
-    run = learner.run_state
-    strategy = run.device.deepspeed
-    if strategy is None or not strategy.divides_weights or strategy.engine is not None: return
-    if learner.train_dataset is not None:
-        prepare(learner)
-    else:
-        run.device.build_inference_engine()
-        run.wrapped_model = strategy.inference_model
-
 @contextmanager
 def evaluation_mode(
     learner: TrainerBase,
     dtype=None,  # of the weights inside the block, None: unchanged
-    attributes: AttributeBackup | None = None,  # whose `leave` the caller calls; None: it is called at the end of the block
 ):
     "Put the model into evaluation mode inside the block; restore the run's state at the end."
     run = learner.run_state
@@ -117,21 +107,26 @@ def evaluation_mode(
         interrupts.abortable = False
         if run.verb.owner is None:
             interrupts.raise_on_first_press()
-        prepare_for_evaluation(learner)
+        prepare_model(learner)
+        strategy = run.device.deepspeed
+        if strategy is not None and strategy.divides_weights and strategy.engine is None:
+            # the engine gathers its weights
+            if learner.train_dataset is not None:
+                prepare(learner)
+            else:
+                run.device.build_inference_engine()
+                run.wrapped_model = strategy.inference_model
         before = run.verb.phase
         logs_before = run.verb.eval_logs
         backup = BufferBackup(run_modules(run))
         weights: list[tuple[torch.nn.Module, str, torch.nn.Parameter]] = []
         backup.keep()
-        kept_attributes = attributes or AttributeBackup(run)
-        kept_attributes.keep()
-        with preserve_generators(), preserve_training_modes(run_modules(run)):
+        with preserve_generators(), preserve_training_modes(run_modules(run)), attributes_set_aside(run):
             try:
                 if before == "idle":
                     # prevents verbs that train
                     run.verb.phase = "evaluate"
-                if logs_before is None:
-                    run.verb.eval_logs = []
+                run.verb.eval_logs = []
                 (run.wrapped_model if isinstance(run.wrapped_model, torch.nn.Module) else run.model).eval()
                 if run.loss_module is not None:
                     run.loss_module.eval()
@@ -152,7 +147,6 @@ def evaluation_mode(
                 interrupts.abortable = False
                 try:
                     backup.put_back()
-                    if attributes is None: kept_attributes.leave()
                 finally:
                     run.device.reshard()
                     run.verb.phase = before
@@ -227,14 +221,18 @@ class EvalAccumulator:
         )
         self.purpose = purpose
         self.samples = 0
-        self.estimated = False
 
     def add(self, k: int, batch, n: int, loss, predicted, labels):
         "Add a batch of this process; return the object that holds it."
         learner = self.learner
         wanted = self.args.include_for_metrics
-        if k == 0 and loss is None and labels is None and self.purpose == "Evaluation":
-            warn_missing_labels(self.args.label_names, batch)
+        names = self.args.label_names or () if isinstance(batch, Mapping) else ()
+        missing = [name for name in names if name not in batch]
+        if missing and k == 0 and loss is None and labels is None and self.purpose == "Evaluation":
+            warn(
+                f"label_names={names!r} names {missing[0]!r}, and the batch has only {', '.join(map(str, batch))}, so"
+                f" this evaluation has no loss.{suggest_names(missing[0], batch, 1)}"
+            )
         out = self.outputs.add(k, n, loss)
         reduce = learner.preprocess_logits_for_metrics
         if predicted is not None and reduce is not None:
@@ -255,28 +253,11 @@ class EvalAccumulator:
         if not self.keeps: return out
         inputs = main_input(learner, batch) if "inputs" in wanted else None
         out.predictions, out.labels, out.inputs = map_tensors((predicted, labels, inputs), torch.Tensor.detach)
-        if not self.estimated:
+        if len(self.outputs.batches) == 1:
             warn_large_predictions(self, n)
         if self.args.eval_accumulation_steps and len(self.outputs.batches) % self.args.eval_accumulation_steps == 0:
             self.outputs.to_host()
         return out
-
-    def turn(self, k: int, batches):
-        "Finish a batch of the data, on any process."
-        if self.streams.is_ordered:
-            self.streams.ordered.turn(k, batches.at_end())
-
-def warn_missing_labels(
-    names: list[str] | None,  # the setting label_names
-    batch,
-):
-    "Warn if the user has named columns as labels that a batch does not have, so that there is no loss."
-    missing = [name for name in names or () if isinstance(batch, Mapping) and name not in batch]
-    if not missing: return
-    warn(
-        f"label_names={names!r} names {missing[0]!r}, and the batch has only {', '.join(map(str, batch))}, so this"
-        f" evaluation has no loss.{suggest_names(missing[0], batch, 1)}"
-    )
 
 # %% ../../nbs/06_engine/27_evaluate.ipynb #45ceee71
 def main_input(learner: TrainerBase, batch):
@@ -294,7 +275,6 @@ def warn_large_predictions(
 ):
     "Warn, after the first batch, if the predictions of the whole data set will not fit into memory."
     samples = count_samples(found.loader)
-    found.estimated = True
     sizes: list[int] = []
     def count_bytes(t: torch.Tensor) -> torch.Tensor:
         sizes.append(t.nbytes)
@@ -333,11 +313,9 @@ def evaluation_loop(
     # of the weights
     dtype = torch.bfloat16 if args.bf16_full_eval else torch.float16 if args.fp16_full_eval else None
     run.evaluation.eval_dataloader = dataloader
-    attributes = AttributeBackup(run)
-    logged: list[dict] = []
-    run.verb.eval_logs = logged
     try:
-        with evaluation_mode(learner, dtype, attributes):
+        with evaluation_mode(learner, dtype):
+            logged = run.verb.eval_logs
             model = unwrap(run.wrapped_model)
             found = EvalAccumulator(learner, dataloader, description)
             if not run.device.world.is_single_process:
@@ -364,16 +342,15 @@ def evaluation_loop(
                     fire_event(learner, "on_prediction_step")
                     out.logs = map_tensors(logged, torch.Tensor.detach)
                 logged.clear()
-                found.turn(k, batches)
+                if found.streams.is_ordered:
+                    found.streams.turn(k, batches.at_end())
             if found.samples == 0: raise ValueError(f"The data set for {description.lower()} is empty.")
-        return merge_processes(found, metric_key_prefix)
+            # one of several processes would leave the others waiting
+            run.interrupts.abortable = run.device.world.is_single_process
+            return merge_processes(found, metric_key_prefix)
     finally:
-        run.verb.eval_logs = None
-        try:
-            attributes.leave()
-        finally:
-            if found is not None:
-                found.streams.reset()
+        if found is not None:
+            found.streams.reset()
 
 # %% ../../nbs/06_engine/27_evaluate.ipynb #6a3ea3d9
 def merge_processes(found: EvalAccumulator, prefix) -> EvalLoopOutput:
@@ -383,8 +360,7 @@ def merge_processes(found: EvalAccumulator, prefix) -> EvalLoopOutput:
     world = learner.run_state.device.world
     everywhere = found.purpose == "Prediction" or is_overridden(learner, "evaluation_loop")
     found.outputs.gather_processes(world)
-    streamed = found.streams.found(found.outputs.batches)
-    def finish() -> EvalLoopOutput: return finish_evaluation(found, streamed, prefix)
+    finish = partial(finish_evaluation, found, found.streams.found(found.outputs.batches), prefix)
     if everywhere: return world.run_on_main(finish)
     out = world.run_on_main(finish, to_send=lambda out: out.metrics)
     return out if world.is_main_process else EvalLoopOutput(None, None, out, found.samples)
@@ -399,9 +375,9 @@ def finish_evaluation(found: EvalAccumulator, streamed: dict, prefix) -> EvalLoo
     metrics: Any = {}
     compute = found.learner.compute_metrics
     wanted = found.args.include_for_metrics
-    if found.per_batch_metrics and found.streams.ordered.begun:
-        metrics = found.streams.ordered.result
-    elif compute is not None and not found.per_batch_metrics and predictions is not None and labels is not None:
+    if found.per_batch_metrics:
+        metrics = found.streams.result
+    elif compute is not None and predictions is not None and labels is not None:
         losses = outputs.losses() if "loss" in wanted else None
         # a metric may draw numbers, for a confidence interval for example
         seeded = seeded_generators(found.args.seed, SEED_EVALUATE)
@@ -415,7 +391,8 @@ def finish_evaluation(found: EvalAccumulator, streamed: dict, prefix) -> EvalLoo
     if both := sorted(set(metrics) & set(streamed)):
         raise ValueError(f"Both compute_metrics and metrics= give {both[0]!r}; give one of them another name.")
     # by the loss, and by the metrics
-    logged = outputs.mean_logs() | average_logs((logs, 1) for logs in found.learner.run_state.verb.eval_logs or ())
+    logged = average_logs((logs, batch.samples) for batch in outputs.batches for logs in batch.logs)
+    logged |= average_logs((logs, 1) for logs in found.learner.run_state.verb.eval_logs)
     loss = outputs.mean_loss(found.args.logging_nan_inf_filter)
     if loss is not None:
         logged.pop("loss", None)
@@ -426,14 +403,6 @@ def finish_evaluation(found: EvalAccumulator, streamed: dict, prefix) -> EvalLoo
     complete = {k: v for k, v in metrics.items() if k.startswith(f"{prefix}_")}
     metrics = complete | {f"{prefix}_{k}": v for k, v in metrics.items() if k not in complete}
     return EvalLoopOutput(predictions, labels, metrics, found.samples)
-
-def speed_metrics(prefix, seconds: float, samples, batches) -> dict:
-    "Return the runtime in seconds, and samples and batches per second."
-    return {
-        f"{prefix}_runtime": round(seconds, 4),
-        f"{prefix}_samples_per_second": round(samples / max(seconds, 1e-9), 3),
-        f"{prefix}_steps_per_second": round(batches / max(seconds, 1e-9), 3),
-    }
 
 # %% ../../nbs/06_engine/27_evaluate.ipynb #6e1a8338
 def timed_evaluation_loop(learner: TrainerBase, loader, description: str, prefix: str, ignore_keys: list[str] | None, **how):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import torch
 
 from ..args.training_args import TrainingArguments
 from ..core.errors import warn
+from .loss import extract_labels, predict_batch
 
 if TYPE_CHECKING:
     from trainer_nb.engine.overrides import TrainerBase
@@ -92,9 +93,8 @@ def generation_settings(
 # arguments that scripts pass whether or not they generate
 COMMON_GENERATION_KEYS = ("max_length", "max_new_tokens", "num_beams")
 
-@contextmanager
-def generating(learner: TrainerBase, verb: str, given: dict):
-    """Use these settings for generation inside the block, if generation is enabled.
+def generating(learner: TrainerBase, verb: str, given: dict) -> AbstractContextManager:
+    """Return a context in which these settings are used for generation, if it is enabled.
     Raise TypeError if it is not and an argument only applies to generation."""
     # scripts pass unset arguments as None
     given = {name: value for name, value in given.items() if value is not None}
@@ -106,8 +106,7 @@ def generating(learner: TrainerBase, verb: str, given: dict):
             )
         if given:
             warn(f"{' and '.join(given)} has no effect in {verb} without predict_with_generate=True.")
-    with left_there(learner, generation_settings(learner.args, given)):
-        yield
+    return left_there(learner, generation_settings(learner.args, given))
 
 NO_GENERATION = "no"
 
@@ -175,9 +174,9 @@ def generating_step(learner: TrainerBase, model: torch.nn.Module, inputs, ignore
     with torch.no_grad():
         tokens = source.generate(**{k: v for k, v in inputs.items() if k not in drop}, **settings)
     config = getattr(learner.model, "generation_config", None)
-    labels = learner._extract_labels(inputs)
+    labels = extract_labels(learner, inputs)
     # many models with a decoder cannot be called without labels
-    loss = None if labels is None else learner._predict_batch(model, inputs, True, ignore_keys)[0]
+    loss = None if labels is None else predict_batch(learner, model, inputs, True, ignore_keys)[0]
     return loss, filled_up(learner, tokens, config), filled_up(learner, labels, config)
 
 # %% ../../nbs/06_engine/06_generate.ipynb #3694b9d7

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..args.deepspeed_args import activate_deepspeed
+from ..args.fields import settings_table
 from ..args.setters import assign
 from ..args.training_args import TrainingArguments, resolve_args
 from ..core.callbacks import COMPUTED_STATE_FIELDS, PROCESS_STATE_FIELDS, CallbackHandler
@@ -343,17 +344,11 @@ def forget_samplers(run: RunState) -> None:
     run.data.former_samplers = {}
     run.data.restored_samplers = None
 
-# settings from which the optimizer is made, and the schedule
-OPTIMIZER_ARGS = (
-    "learning_rate", "weight_decay", "optim", "optim_args", "layer_groups", "adam_beta1", "adam_beta2", "adam_epsilon"
-)
-SCHEDULE_ARGS = ("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps")
-
 def optimizer_settings(args: TrainingArguments) -> dict[str, Any]:
     "Return the settings from which optimizer and schedule are made, and which cannot change in a run."
     # set() applies learning_rate and weight_decay to the optimizer
-    names = {"optim_target_modules", *OPTIMIZER_ARGS, *SCHEDULE_ARGS} - {"learning_rate", "weight_decay"}
-    return {name: comparable_copy(getattr(args, name)) for name in sorted(names)}
+    names = {"optim_target_modules", *settings_table("parts")["optimizer"], *settings_table("parts")["schedule"]}
+    return {name: comparable_copy(getattr(args, name)) for name in sorted(names - {"learning_rate", "weight_decay"})}
 
 @contextmanager
 def keep_given_parts(learner: TrainerBase) -> Iterator[None]:

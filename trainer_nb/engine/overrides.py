@@ -36,7 +36,7 @@ from .given_parts import NO_MODEL_MESSAGE, ModelFact, UserPart, check_callables,
 from .given_parts import check_losses, check_not_elsewhere, check_not_remote, check_processing_class
 from .given_parts import check_sources, local_model, optimizer_settings, own_forward, replace_args
 from .given_parts import replace_callbacks, replace_part, replace_state, take_model, trial_parameter
-from .loss import ModelFacts, check_loss, compute_batch_loss, extract_labels
+from .loss import ModelFacts, check_loss, compute_batch_loss
 from .loss import inspect_model, is_single_input, label_smoother, predict_batch, unwrap_model
 from .run_state import GivenSettings, RunState, schedule_args, schedule_start
 from .signatures import accepted_kwargs, check_callable, function_parameters, positional_args
@@ -81,26 +81,6 @@ def is_loss_scaled(learner: TrainerBase, num_items: torch.Tensor | None) -> bool
     if learner.loss_func is not None: return False
     if learner.compute_loss_func is not None: return True
     return learner.model_accepts_loss_kwargs and learner.loss_takes_items and num_items is not None
-
-def scale_loss(
-    learner: TrainerBase,
-    loss: torch.Tensor,  # a scalar, as compute_loss returned it
-    num_items: torch.Tensor | None,  # labels of the step in all processes, None if they are not counted
-) -> torch.Tensor:
-    "Return a micro-batch's part of the step's loss."
-    scaled = is_loss_scaled(learner, num_items)
-    # an override of compute_loss has neither used the number of labels nor passed it on: its loss is a mean
-    is_ignored = learner.run_state.made.count_is_ignored
-    if isinstance(num_items, WatchedItems): is_ignored = not (num_items.use.is_used or num_items.use.is_passed)
-    weight = learner.current_weight
-    world = prepared_device(learner).world
-    if not world.is_single_process and scaled and not is_ignored and num_items is not None:
-        # the gradients of all processes are averaged
-        if learner.args.average_tokens_across_devices: weight = world.size * bool(weight)
-    if weight != 1: loss = loss * weight
-    window = 1 if scaled else learner.current_gradient_accumulation_steps
-    # dividing by 1 would add a node to the graph
-    return loss if window == 1 else loss / window
 
 # %% ../../nbs/06_engine/09_overrides.ipynb #c7d2a1e0
 def check_training_step(training_step: Callable) -> None:
@@ -273,7 +253,20 @@ class TrainerBase:
             empty_device_cache(prepared_device(self).device)
         check_loss(loss, run.model)
         if loss.ndim: loss = loss.reshape(())
-        return scale_loss(self, loss, num_items_in_batch)
+        scaled = is_loss_scaled(self, num_items_in_batch)
+        # an override of compute_loss has neither used the number of labels nor passed it on: its loss is a mean
+        is_ignored = run.made.count_is_ignored
+        if isinstance(num_items_in_batch, WatchedItems):
+            is_ignored = not (num_items_in_batch.use.is_used or num_items_in_batch.use.is_passed)
+        weight = self.current_weight
+        world = prepared_device(self).world
+        if not world.is_single_process and scaled and not is_ignored and num_items_in_batch is not None:
+            # the gradients of all processes are averaged
+            if run.args.average_tokens_across_devices: weight = world.size * bool(weight)
+        if weight != 1: loss = loss * weight
+        window = 1 if scaled else self.current_gradient_accumulation_steps
+        # dividing by 1 would add a node to the graph
+        return loss if window == 1 else loss / window
 
     def backward_move(self, loss: torch.Tensor) -> None:
         "Run backward of a micro-batch."
@@ -559,19 +552,9 @@ class TrainerBase:
             return generating_step(self, model, inputs, ignore_keys, gen_kwargs)
         return predict_batch(self, model, inputs, prediction_loss_only, ignore_keys)
 
-    def _predict_batch(
-        self, model: torch.nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None
-    ) -> tuple[torch.Tensor | None, Any, Any]:
-        "Return the same without generation."
-        return predict_batch(self, model, inputs, prediction_loss_only, ignore_keys)
-
     def _pad_tensors_to_max_len(self, tensor: torch.Tensor, max_length: int) -> torch.Tensor:
         "Return generated tokens, padded on the right to a length."
         return torch.nn.functional.pad(tensor, (0, max_length - tensor.shape[-1]), value=padding_token(self))
-
-    def _extract_labels(self, inputs: Any) -> Any:
-        "Return the labels in a batch; None if there are none."
-        return extract_labels(self, inputs)
 
     # -- the parts of the run, under the Trainer's names
 

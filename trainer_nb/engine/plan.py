@@ -14,22 +14,8 @@ from ..core.errors import InvalidOperation, short_repr, warn
 from .overrides import TrainerBase
 from .prepare import prepare
 from .run_state import RunState, record_act, schedule_args
-from .settings import RateText, extend_run, is_setting, make_undo, prolong, scaled_base
+from .settings import RateText, all_or_none, extend_run, is_setting, prolong, scaled_base
 from ..optim.schedules import RatesAhead, look_ahead, replace_schedule, set_base_lr
-
-# %% ../../nbs/06_engine/28_plan.ipynb #f18b0006
-def check_epochs(epochs: Any) -> int:
-    "Return a number of epochs as an int; raise TypeError or ValueError unless it is a whole number of at least 1."
-    number = to_builtin(epochs)
-    if isinstance(number, bool) or not isinstance(number, (int, float)):
-        raise TypeError(
-            f"epochs is a whole number, not {short_repr(epochs, 60)}; the data are given to Learner(model, train_dataset=...)."
-        )
-    if number < 1 or number != int(number):
-        raise ValueError(
-            f"epochs is a whole number from 1 on, not {epochs!r}; learn.run(epochs=0.5) trains for a part of an epoch."
-        )
-    return int(number)
 
 # %% ../../nbs/06_engine/28_plan.ipynb #f18b0009
 def plan_epochs(
@@ -40,7 +26,17 @@ def plan_epochs(
     options: dict[str, Any] | None = None,  # of the schedule, as in lr_scheduler_kwargs
 ) -> None:
     "Extend the run by some epochs with a new schedule. Raise an error, and change nothing, if that is not possible."
-    epochs = check_epochs(epochs)
+    number = to_builtin(epochs)
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
+        raise TypeError(
+            f"epochs is a whole number, not {short_repr(epochs, 60)}; the data are given to Learner(model,"
+            " train_dataset=...)."
+        )
+    if number < 1 or number != int(number):
+        raise ValueError(
+            f"epochs is a whole number from 1 on, not {epochs!r}; learn.run(epochs=0.5) trains for a part of an epoch."
+        )
+    epochs = int(number)
     base: float | list[float] | None = to_builtin(list(lr) if isinstance(lr, tuple) else lr)
     chosen = {name: to_builtin(value) for name, value in (options or {}).items()} or None
     prepare(learner)
@@ -63,9 +59,8 @@ def plan_epochs(
     if base is not None and is_setting(learner, base):
         length["learning_rate"] = base
     new = resolve_args(run.args, length)
-    put_back = make_undo(learner)
-    vars(run.args).update(vars(new))
-    try:
+    with all_or_none(learner):
+        vars(run.args).update(vars(new))
         prolong(learner, None)
         extend_run(run)
         num_steps = run.state.max_steps - run.state.global_step
@@ -80,9 +75,6 @@ def plan_epochs(
         run.schedule_plan = {"schedule": name, "options": chosen, "start": run.state.global_step}
         planned = schedule_args(run.args, run.schedule_plan)
         run.lr_scheduler = replace_schedule(run.lr_scheduler, run.optimizer, planned, num_steps)
-    except BaseException:
-        put_back()
-        raise
     announce_schedule(run, name)
     if base is None and (scaled := scaled_base(learner)) and run.state.is_world_process_zero:
         print(f"The planned epochs have the base rate {scaled} that set(lr=...) has left; fit({epochs}, lr) takes another.", flush=True)

@@ -333,22 +333,23 @@ def weight_versions(run: RunState) -> list[int]:
     "Return the version counter of each trainable weight."
     return [p._version for p in run.params if p.requires_grad]
 
-def copy_scheduler_state(
+# dictionaries, each with a copy
+CopiedDicts = list[tuple[dict[str, Any], dict[str, Any]]]
+
+def copy_schedule(
     scheduler: torch.optim.lr_scheduler.LRScheduler,  # one of torch's or with the same interface; None: there is none
-) -> list:
-    "Return copies of the attributes of a schedule and of the schedules in it."
+) -> CopiedDicts:
+    "Return the attributes of a schedule and of the schedules in it."
     return [
-        (part, {k: list(v) if type(v) is list else v for k, v in vars(part).items()})
+        (vars(part), {k: list(v) if type(v) is list else v for k, v in vars(part).items()})
         for part in schedule_parts(scheduler)
     ]
 
-def restore_scheduler_state(
-    held: list,  # from copy_scheduler_state
-):
-    "Restore the attributes of the schedules; remove all others."
-    for part, before in held:
-        vars(part).clear()
-        vars(part).update(before)
+def restore_dicts(copied: CopiedDicts) -> None:
+    "Give dictionaries their former entries, and remove all others."
+    for entries, before in copied:
+        entries.clear()
+        entries.update(before)
 
 def _copy_entries(entries: dict[str, Any]) -> dict[str, Any]:
     "Copy the options of a group or the state of a parameter; tensors and parameters are the same."
@@ -377,10 +378,11 @@ class FullBackup:
         "Copy tensors into preallocated ones; copy all other state, which is small."
         optimizer = self.run.optimizer
         self.state = {p: _copy_entries(entries) for p, entries in optimizer.state.items()}
-        self.groups = [_copy_entries(group) for group in optimizer.param_groups]
-        self.schedule = copy_scheduler_state(self.run.lr_scheduler)
+        self.groups = [(group, _copy_entries(group)) for group in optimizer.param_groups]
+        self.schedule = copy_schedule(self.run.lr_scheduler)
         self.attributes = capture_user_state(self.run, find=optimizer_holders) if optimizer_holders(self.run) else None
-        held = [v for o in (*self.state.values(), *self.groups) for v in o.values() if isinstance(v, torch.Tensor)]
+        copied = (*self.state.values(), *(group for _, group in self.groups))
+        held = [v for o in copied for v in o.values() if isinstance(v, torch.Tensor)]
         params = [p for p in (self.run.params if self.weights is None else self.weights) if not is_read_only(p)]
         now = [*params, *(part for v in held for part in ([v] if is_dtensor(v) else _plain_tensors(v)))]
         if [id(t) for t in now] != [id(t) for t in self.tensors]:
@@ -400,10 +402,8 @@ class FullBackup:
             torch._foreach_copy_([to_local(t).detach() for t in self.tensors], self.copies)
         run.optimizer.state.clear()
         run.optimizer.state.update(self.state)
-        for group, before in zip(run.optimizer.param_groups, self.groups):
-            group.clear()
-            group.update(before)
-        restore_scheduler_state(self.schedule)
+        run.optimizer.param_groups[:] = [group for group, _ in self.groups]
+        restore_dicts(self.groups + self.schedule)
 
 class Backups(NamedTuple):
     "Hold the backups that are made before each step."

@@ -11,8 +11,7 @@ import time
 import uuid
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
@@ -30,14 +29,13 @@ from ..data.collate import comparable_copy, is_identical
 from ..data.loader import MicroBatch, ResumableLoader
 from ..data.sampling import Cursor
 from ..device.accelerator import Device
-from .training_modes import TrainingModes, module_modes, restore_modes
+from .training_modes import TrainingModes
 from ..optim.parameters import ParameterWatch
 
 if TYPE_CHECKING:
     from trainer_nb.engine.edits import Edits
     from trainer_nb.engine.overrides import TrainerBase
     from trainer_nb.engine.rollback import Backups, FetchBackup
-    from trainer_nb.engine.settings import OomRecovery
     from trainer_nb.engine.snapshot_tensors import AsyncHostCopy, SharedCopies, Snapshot
     from trainer_nb.engine.user_state import EvaluatedState, UserState
 
@@ -290,7 +288,6 @@ class HigherParts:
     uploader: UploaderPart | None = None
     rewind_buffer: RewindBufferPart | None = None
     background_run: BackgroundRunPart | None = None
-    oom_recovery: OomRecovery | None = None  # repeats a step that ran out of memory
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #9c1e5a70
 class GivenSettings:
@@ -428,15 +425,6 @@ def schedule_start(run: RunState) -> int:
 def run_modules(run: RunState) -> torch.nn.ModuleList:
     "Return the modules with the run's weights and buffers: the model, and the loss function if it is a module."
     return torch.nn.ModuleList(m for m in (run.model, run.loss_module) if m is not None)
-
-@contextmanager
-def preserve_training_modes(module: torch.nn.Module) -> Iterator[None]:
-    "Restore the training modes of a module and its submodules at the end of the block."
-    modes = module_modes(module)
-    try:
-        yield
-    finally:
-        restore_modes(modes)
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #811d21b5
 def record_act(

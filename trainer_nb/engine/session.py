@@ -22,12 +22,14 @@ from ..core.interrupts import BATCH_WAIT, RUN_LOCK, InterruptGuard
 from ..core.seeding import preserve_generators
 from ..device.sharding import require_several_processes
 from ..optim.schedules import replaced_rates
+from .counters import warn_once
 from .dataloaders import copied_attributes
 from .edits import edits_of
 from .overrides import TrainerBase
 from .prepare import is_prepared, prepare_training
 from .run_state import RunState, Task, announce_save_dir, as_callback, hide_token, own_run_name
 from .run_state import record_act
+from .step import await_copies
 from .tasks import run_tasks_now
 
 # %% ../../nbs/06_engine/22_session.ipynb #439f6e9f
@@ -157,9 +159,8 @@ def training_session(
                 except BaseException as error:
                     raise_failure(learner, error)
         finally:
-            for copying in run.current.pending_copies:
-                # the user may change weights from here on
-                copying.wait_before_update()
+            # the user may change weights from here on
+            await_copies(run)
             run.verb.phase = "idle"
             # with the model as the cells see it
             edits_of(run).keep(run, is_prepared=True)
@@ -258,13 +259,14 @@ def note_manual_changes(run: RunState, changed: list[str]) -> None:
     that the schedule replaces after a step."""
     run.history.note("by hand", run.state.global_step, changed=changed)
     rates = replaced_rates(run.lr_scheduler, run.optimizer) if "param_groups" in changed else []
-    if not rates or "replaced rates" in run.reports.reported: return
-    run.reports.reported.add("replaced rates")
+    if not rates: return
     # one number would change the other groups in proportion
     number = f"{rates[0]:g}" if rates == rates[:1] * len(run.optimizer.param_groups) else "[...]"
-    warn(
+    warn_once(
+        run,
         f"The learning rate {rates[0]:g}, assigned in optimizer.param_groups, holds for one step: the schedule sets the"
-        f" rates after each. learn.set(lr={number}) changes them from here on."
+        f" rates after each. learn.set(lr={number}) changes them from here on.",
+        "replaced rates",
     )
 
 # %% ../../nbs/06_engine/22_session.ipynb #be668d21

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from ..core.callbacks import PROCESS_STATE_FIELDS, TrainerControl, TrainerState
-from ..core.content import Content
 from ..data.collate import is_identical
 from ..data.sampling import Cursor
 from ..device.collectives import World
@@ -208,14 +207,11 @@ def differences(a: Snapshot, b: Snapshot) -> list[str]:
         return kept | {"state": vars(values["state"]) | {"log_history": None}}
     x = plain(a.values)
     y = plain(b.values)
-    attributes = [_contents(snapshot) for snapshot in (a, b)]
+    packed = [(snapshot.values.get("user"), snapshot.tensors) for snapshot in (a, b)]
+    attributes = [unpack_state(user, tensors).contents() if user else {} for user, tensors in packed]
     # an additional attribute, such as a schedule adds to its optimizer, is no difference
     differ = [n for n in attributes[0] if n in attributes[1] and attributes[0][n] != attributes[1][n]]
     return [n for n in {**a.tensors, **b.tensors} if not n.startswith("user/") and not same(n)] + [
         k for k in {**x, **y} if not is_identical(x.get(k), y.get(k))
     ] + differ
 
-def _contents(snapshot: Snapshot) -> dict[str, Content]:
-    "Return the contents of all attributes in a snapshot, by name."
-    packed = snapshot.values.get("user")
-    return unpack_state(packed, snapshot.tensors).contents() if packed else {}

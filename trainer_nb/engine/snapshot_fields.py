@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -31,12 +31,11 @@ from ..optim.optimizers import PLAIN_TENSORS, flatten_state_value, needs_flatten
 from ..optim.schedules import load_scheduler_state, replace_schedule, scheduler_state, select_groups, stretch_schedule
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #c73fb4ee
-class FieldKeeper:
+class FieldKeeper(NamedTuple):
     "Hold the functions that capture, restore and check one field of a run."
-    def __init__(self, keep: Callable, put_back: Callable, check: Callable = lambda run, snapshot: None):
-        self.keep = keep
-        self.put_back = put_back
-        self.check = check
+    keep: Callable
+    put_back: Callable
+    check: Callable = lambda run, snapshot: None
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #7b13f89c
 # settings that cannot be restored
@@ -116,13 +115,10 @@ class ModuleWalk:
         yield from ((f"weights/{n}", p) for n, p in self.weights if f"weights/{n}" not in self.read_only)
         yield from ((f"buffers/{n}", b) for n, b in self.buffers if not b.is_meta)
 
-    def empty(self) -> list[str]:
-        "Return the names in a snapshot of the buffers that are None."
-        return [n for n, (m, k) in self.slots.items() if m._buffers[k] is None]
-
-    def aliases(self) -> dict[str, str]:
-        "Return, for each buffer in the memory of a weight or of an earlier buffer, the name of that in a snapshot."
-        found: dict[str, str] = {}
+    def owners(self) -> dict[str, str | None]:
+        """Return, for each buffer, the name in a snapshot of the tensor that has its memory: a weight, an earlier buffer,
+        or itself; None for a buffer that is None."""
+        found: dict[str, str | None] = {n: None for n, (m, k) in self.slots.items() if m._buffers[k] is None}
         places: dict[Any, str] = {}
         tensors = {f"weights/{n}": p for n, p in self.weights} | {n: m._buffers[k] for n, (m, k) in self.slots.items()}
         for n, t in tensors.items():
@@ -130,7 +126,7 @@ class ModuleWalk:
             own = to_local(t)
             has_address = type(own) in PLAIN_TENSORS and own.layout is torch.strided and own.numel()
             first = places.setdefault((own.data_ptr(), own.shape, own.stride(), own.dtype) if has_address else id(t), n)
-            if first != n and n in self.slots: found[n] = first
+            if n in self.slots: found[n] = first
         return found
 
     def with_extra_state(self) -> dict[str, torch.nn.Module]:
@@ -191,8 +187,7 @@ def _capture_model(run: RunState, tensors, values):
         else:
             frozen = isinstance(t, torch.nn.Parameter) and not t.requires_grad
             tensors.put(n, t, not t.requires_grad or id(t) in limited, shares=frozen)
-    values["empty"] = walk.empty()
-    values["aliases"] = walk.aliases()
+    values["buffers"] = walk.owners()
     values["modules"] = [n for n, _ in walk.each]
     # those that state_dict() omits
     values["passing"] = [n for n, (m, k) in walk.slots.items() if k in m._non_persistent_buffers_set]
@@ -221,31 +216,31 @@ def _restore_buffers(
 ) -> None:
     """Replace buffers that cannot take their former values in place; register those that the run had, and remove those that
     it has registered since, and modules that it has added."""
-    empty, aliases = snapshot.values["empty"], snapshot.values["aliases"]
+    owners = snapshot.values["buffers"]
     walk = ModuleWalk(run)
     modules = dict(walk.each)
     known = snapshot.values["modules"] if is_own(run, snapshot) else modules
     for path, key in [_module_of(n) for n in modules.keys() - {*known}]:
         modules[path]._modules.pop(key, None)
-    for n in [n for n in {*there, *empty, *aliases} - walk.slots.keys() if n.startswith("buffers/")]:
+    for n in owners.keys() - walk.slots.keys():
         path, k = _module_of(n)
         modules[path].register_buffer(k, None, persistent=n not in snapshot.values["passing"])
     device = run.device.device if run.device is not None else "cpu"
     spread = run.model is not None and is_spread(run.model)
     walk = ModuleWalk(run)
     weights = dict(walk.weights)
-    present = walk.aliases()
-    for n, (m, k) in sorted(walk.slots.items(), key=lambda slot: slot[0] in aliases):
+    present = walk.owners()
+    for n, (m, k) in sorted(walk.slots.items(), key=lambda slot: owners.get(slot[0], slot[0]) != slot[0]):
         now = m._buffers[k]
-        if n in empty:
+        first = owners.get(n, "")
+        if first is None:
             m._buffers[k] = None
-        elif n in aliases:
-            first = aliases[n]
+        elif not first:
+            if now is not None and not now.is_meta: del m._buffers[k]
+        elif first != n:
             if present.get(n) == first: continue
             owner, key = walk.slots.get(first, (None, ""))
             m._buffers[k] = weights[first.removeprefix("weights/")].detach() if owner is None else owner._buffers[key]
-        elif n not in there:
-            if now is not None and not now.is_meta: del m._buffers[k]
         elif now is None or n in apart or not _same_layout(now, there[n]) or not has_own_memory(now):
             m._buffers[k] = there[n].to(now.device if spread and now is not None else device, copy=True)
 
@@ -254,14 +249,6 @@ def _module_of(name: str) -> tuple[str, str]:
     path, _, k = name.removeprefix("buffers/").rpartition(".")
     return (f"{path}." if path == "(loss)" else path), k
 
-def _strange_names(run: RunState, snapshot: Snapshot, walk: ModuleWalk) -> set[str]:
-    """Return the names of parameters and buffers that the model or the snapshot lacks. A forward pass may register buffers, and
-    code between two steps may remove them."""
-    here = {*dict(walk.named()), *walk.empty(), *walk.aliases()}
-    there = {*_model_tensors(snapshot), *snapshot.values["empty"], *snapshot.values["aliases"]}
-    modules = dict(walk.each)
-    own = is_own(run, snapshot)
-    return {n for n in here ^ there if n[0] == "w" or (_module_of(n)[0] not in modules if n in there else not own)}
 
 def _model_tensors(snapshot: Snapshot):
     return {n: t for n, t in snapshot.tensors.items() if n.startswith(("weights/", "buffers/"))}
@@ -288,9 +275,13 @@ def _check_model(run: RunState, snapshot: Snapshot):
             "The snapshot holds one process's part of a run in shards (fsdp); take one with learn.snapshot(), called"
             " in all processes."
         )
-    wrong = _strange_names(run, snapshot, walk) or {
-        n for n in here if n[0] == "w" and full_shape(here[n]) != tuple(snapshot.shape_of(n))
-    }
+    named = {*here, *walk.owners()}
+    saved = {*there, *snapshot.values["buffers"]}
+    modules = dict(walk.each)
+    own = is_own(run, snapshot)
+    # a forward pass may register buffers, and code between two steps may remove them
+    wrong = {n for n in named ^ saved if n[0] == "w" or (_module_of(n)[0] not in modules if n in saved else not own)}
+    wrong = wrong or {n for n in here if n[0] == "w" and full_shape(here[n]) != tuple(snapshot.shape_of(n))}
     if wrong:
         name = min(wrong)
         shown = repr(name.split("/", 1)[1])
@@ -317,7 +308,8 @@ def _restore_model(run: RunState, snapshot: Snapshot):
         there = {n: snapshot.tensors.get(_master_name(n), t) for n, t in there.items()}
         there = {n: t.to(here[n].dtype) if n in here else t for n, t in there.items()}
     # in place, they would overwrite the other tensor
-    apart = {n for n, first in walk.aliases().items() if snapshot.values["aliases"].get(n) != first}
+    owners = snapshot.values["buffers"]
+    apart = {n for n, first in walk.owners().items() if first not in (None, n) and owners.get(n) != first}
     with torch.no_grad():
         for n, t in there.items():
             if n in apart: continue

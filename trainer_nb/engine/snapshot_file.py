@@ -21,13 +21,10 @@ from ..core.memory import free_host_memory
 # fraction of the available host memory, for the copies that a run keeps by default
 MEMORY_SHARE = 0.25
 
-def available_memory() -> int:
-    "Return the bytes of host memory that are available now: limits of the system, and of a container, are respected."
-    return free_host_memory()
 
 def memory_for_copies() -> float:
     "Return the bytes that copies of this process may take of the memory that is available now."
-    return MEMORY_SHARE * available_memory() / int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    return MEMORY_SHARE * free_host_memory() / int(os.environ.get("LOCAL_WORLD_SIZE", 1))
 
 # %% ../../nbs/06_engine/14_snapshot_file.ipynb #20700008
 # fraction of a disk's free space, for temporary files

@@ -96,8 +96,6 @@ COPIED_KINDS: dict[str, Callable[[Any], bool]] = {
 # kinds of objects of libraries, which may add attributes that are not state
 LIBRARY_KINDS = ("library", "settings", "numbers", "tensors")
 
-
-
 # %% ../../nbs/06_engine/10_state_holders.ipynb #44147061
 # Attributes of every learner.
 LEARNER = frozenset("""_train_dataset eval_dataset processing_class _learns_itself data_collator model_init
@@ -141,13 +139,6 @@ def _of_callbacks(callbacks: list) -> Iterator[Holder]:
         name = kind if seen[kind] == 1 else f"{kind}#{seen[kind]}"
         yield Holder(name, c, skip=not_state(c) | own)
 
-def _fitted(run: RunState) -> dict:
-    "Return, by the id of a module, the attributes that settings have added to it during training."
-    found = collections.defaultdict(set)
-    for fitting in (run.device.patches.patches if run.device is not None else ()):
-        for module, new, *_ in getattr(fitting, "changes", ()):
-            found[id(module)].update(new)
-    return found
 
 @cached
 def kinds_of_module(cls: type) -> str:
@@ -175,9 +166,13 @@ def _named_modules(run: RunState) -> list[tuple[str, torch.nn.Module]]:
     return [(f"{part}.{path}" if path else part, m) for part, root in roots for path, m in root.named_modules()]
 
 def _of_modules(run: RunState, modules: list[tuple[str, torch.nn.Module]]) -> Iterator[Holder]:
-    fitted = _fitted(run)
+    # by the id of a module, the attributes that settings have added to it during training
+    added: dict[int, frozenset[str]] = {}
+    for patch in (run.device.patches.patches if run.device is not None else ()):
+        for module, new, *_ in getattr(patch, "changes", ()):
+            added[id(module)] = added.get(id(module), frozenset()).union(new)
     for name, m in modules:
-        holder = module_holder(name, m, frozenset(fitted[id(m)]) if id(m) in fitted else frozenset())
+        holder = module_holder(name, m, added.get(id(m), frozenset()))
         if holder is not None: yield holder
 
 # %% ../../nbs/06_engine/10_state_holders.ipynb #5d0f3a62
@@ -187,7 +182,7 @@ def _owner_of(function: object) -> object:
         function = function.func if isinstance(function, functools.partial) else function.__self__
     return function
 
-_HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 def is_part(owner: object, learner: TrainerBase | None) -> bool:
     "Return whether an object is a learner or one of its callbacks, whose attributes are searched anyway."
@@ -198,7 +193,7 @@ def _of_hooks(learner: TrainerBase | None, modules: list[tuple[str, torch.nn.Mod
     held: set[int] = set()
     for name, m in modules:
         attributes = vars(m)
-        for table in _HOOK_TABLES:
+        for table in HOOK_TABLES:
             if not attributes.get(table): continue
             for i, hook in enumerate(attributes[table].values()):
                 owner = _owner_of(hook)

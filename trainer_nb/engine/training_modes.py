@@ -5,7 +5,8 @@
 # %% ../../nbs/06_engine/00_training_modes.ipynb #26c32727
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -45,12 +46,17 @@ def is_settled(
     return not any(m.training for one in held for m in one.modules())
 
 # %% ../../nbs/06_engine/00_training_modes.ipynb #db73d603
-def module_modes(model: nn.Module) -> list:
-    "Return each module with its flag."
-    return [(m, m.training) for m in model.modules()]
+@contextmanager
+def preserve_training_modes(model: nn.Module) -> Iterator[None]:
+    "Restore the training modes of a module and its submodules at the end of the block."
+    modes = [(m, m.training) for m in model.modules()]
+    try:
+        yield
+    finally:
+        restore_modes(modes)
 
 def restore_modes(
-    modes: list,  # as returned by `module_modes`, outer modules first
+    modes: list,  # each module with its flag, outer modules first
 ):
     "Restore flags; call train() of classes that override it if their flag changes."
     for m, mode in modes:

@@ -9,13 +9,14 @@ import functools
 import types
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #04ae0be9
-from ..core.errors import warn
+from ..core.errors import join_names, warn
 from ..core.put import MISSING, Put, class_finder
 from ..core.content import Content
 from ..core.nodes import ATOMS, GeneratorNode, LeafNode, Ref, StatefulNode, TensorNode, Tree, Unsupported
@@ -42,6 +43,7 @@ def named_parts(run: RunState) -> dict[str, Any]:
     names = ("args", "optimizer", "lr_scheduler", "device", "callbacks", "state", "control", "history", "loader", "wrapped_model")
     found |= {f"run:{name}": getattr(run, name) for name in names} | {"run": run}
     for g, group in enumerate(run.optimizer.param_groups if run.optimizer is not None else ()):
+        found[f"group:{g}"] = group
         for i, p in enumerate(group["params"]):
             found[f"parameter:{g}.{i}"] = p
             entries = run.optimizer.state.get(p, {})
@@ -334,30 +336,23 @@ class EvaluatedState(NamedTuple):
     before: UserState
     after: UserState
 
-class AttributeBackup:
-    "Keep the attributes of modules, losses, hooks and collators from before an evaluation until the run goes on."
-    def __init__(self, run: RunState):
-        self.run = run
-        self.before: UserState | None = None
-
-    def keep(self) -> None:
-        "Copy the attributes; parameters, which an evaluation does not change, are not copied."
-        run = self.run
-        # after an earlier evaluation, the copy from before that one stays
-        evaluated = run.evaluation.evaluated
-        if evaluated is not None and differing(evaluated.after, _evaluation_state(run, _same)):
-            restore_evaluated(run)
-        earlier = run.evaluation.evaluated
-        self.before = earlier.before if earlier is not None else _evaluation_state(run)
-
-    def leave(self) -> None:
-        "Leave the attributes as the evaluation has left them; they go back when the run goes on."
-        before = self.before
-        self.before = None
-        if before is None or not before.holders: return
-        with self.run.interrupts:
-            after = _evaluation_state(self.run)
-            self.run.evaluation.evaluated = EvaluatedState(before, after) if differing(before, after) else None
+@contextmanager
+def attributes_set_aside(run: RunState) -> Iterator[None]:
+    """Keep the attributes of modules, losses, hooks and collators from before the block, an evaluation, until the run
+    goes on; parameters, which an evaluation does not change, are not copied."""
+    # after an earlier evaluation, the copy from before that one stays
+    evaluated = run.evaluation.evaluated
+    if evaluated is not None and differing(evaluated.after, _evaluation_state(run, _same)):
+        restore_evaluated(run)
+    earlier = run.evaluation.evaluated
+    before = earlier.before if earlier is not None else _evaluation_state(run)
+    try:
+        yield
+    finally:
+        if before.holders:
+            with run.interrupts:
+                after = _evaluation_state(run)
+                run.evaluation.evaluated = EvaluatedState(before, after) if differing(before, after) else None
 
 def _evaluation_state(run: RunState, put: Callable[[str, torch.Tensor], torch.Tensor] = _clone) -> UserState:
     return capture_user_state(run, put, find=evaluation_holders, trains=False)
@@ -389,8 +384,6 @@ def module_settings(model: torch.nn.Module) -> dict[tuple[str, str], Any]:
         if name not in MODULE and isinstance(value, SCALAR_TYPES)
     }
 
-
-
 # %% ../../nbs/06_engine/13_user_state.ipynb #c22b76df
 # names of attributes in a message
 MOST_NAMES = 10
@@ -400,10 +393,9 @@ def report_lost(run: RunState, verb: str) -> None:
     names = [text for text in run.reports.overwritten.values() if text not in run.reports.reported]
     run.reports.overwritten = {}
     run.reports.reported |= {*names}
-    more = f", and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     if names:
         warn(f"{verb} restores attributes from the run, although this learner began with other values (set them again if"
-             f" those are meant): {', '.join(names[:MOST_NAMES])}{more}.")
+             f" those are meant): {join_names(names, MOST_NAMES)}.")
 
     lost = {n: why for n, why in run.reports.lost.items() if n not in run.reports.reported}
     run.reports.lost = {}

@@ -105,11 +105,9 @@ def check_launch_args(
         choose_start_method(start, cpu)
 
 # %% ../../nbs/11_launch/19_launch.ipynb #6bcfb1a7
-def preload_modules():
-    "Import the modules that each process, and the kernel at the end, would otherwise import separately."
-    # by an optimizer; by Accelerate, when a model is prepared
-    for module in ("torch._dynamo", "torch.distributed.tensor"):
-        importlib.import_module(module)
+# modules that each process, and the kernel at the end, would otherwise import separately: an optimizer does, and
+# Accelerate when a model is prepared
+PRELOADED = ("torch._dynamo", "torch.distributed.tensor")
 
 # %% ../../nbs/11_launch/19_launch.ipynb #c6e09575
 def launch(
@@ -161,13 +159,17 @@ def _launch(
     check_eval_data(learner)
     wait_for_save(run)
     if cluster is None and cpu and start != "spawn":
-        preload_modules()
+        for module in PRELOADED:
+            importlib.import_module(module)
     place = run.history.place()
     remote = None
     try:
         if run.interrupts.pressed: raise KeyboardInterrupt
         plan = LaunchPlan(n, cpu, start, threads, output, max_restarts, keep_global_batch, cluster)
-        remote = make_remote_run(learner, plan)
+        check_own_loader(learner, vars(run.args), plan.divided_settings(run.args))
+        remote = RemoteRun(plan, learner)
+        remote.record_launch(learner)
+        remote.finalizer = weakref.finalize(learner, end_processes, remote)
         remote.take_over(learner)
     except BaseException:
         if remote is not None:
@@ -184,14 +186,6 @@ def _launch(
         close_remote_run(learner)
     return remote
 
-def make_remote_run(learner: TrainerBase, plan: LaunchPlan) -> RemoteRun:
-    "Create a remote run whose processes have not been started, and record the launch."
-    run = learner.run_state
-    check_own_loader(learner, vars(run.args), plan.divided_settings(run.args))
-    remote = RemoteRun(plan, learner)
-    remote.record_launch(learner)
-    remote.finalizer = weakref.finalize(learner, end_processes, remote)
-    return remote
 
 # %% ../../nbs/11_launch/19_launch.ipynb #9bb7ae9f
 def join_launched_run(

@@ -16,6 +16,7 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Callable, MutableMapping, Sequence
+from multiprocessing import resource_tracker, spawn
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, BinaryIO, Protocol
@@ -23,7 +24,7 @@ from typing import Any, BinaryIO, Protocol
 import torch
 
 from ..args.parallel import MASTER_VARIABLES, RANK_VARIABLES
-from .message_channel import MessageChannel
+
 from .pool_messages import THREAD_NAME, PoolMessages, Startup, WorkerLink
 from .serialization import make_scratch_folder, release_packed, remove_scratch_folder
 from .worker import worker_main
@@ -102,32 +103,48 @@ def disable_unsupported_links(environment: MutableMapping[str, str] = os.environ
     for name in ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE"):
         environment.setdefault(name, "1")
 
-def worker_environment(
+def rank_variables(
+    nodes: list[str],  # of the workers, by rank
+    address: str,  # of the store
+    port: int,
+    threads: int,
+    cpu: bool,  # the workers use no GPU
+) -> list[dict[str, str]]:
+    "Return the variables by which workers find each other, by rank, as `torchrun` sets them."
+    names = list(dict.fromkeys(nodes))
+    found = []
+    for rank, node in enumerate(nodes):
+        here = [other for other, name in enumerate(nodes) if name == node]
+        variables = {
+            "RANK": rank,
+            "WORLD_SIZE": len(nodes),
+            "LOCAL_RANK": here.index(rank),
+            "LOCAL_WORLD_SIZE": len(here),
+            "GROUP_RANK": names.index(node),
+            "GROUP_WORLD_SIZE": len(names),
+            "MASTER_ADDR": address,
+            "MASTER_PORT": port,
+            "OMP_NUM_THREADS": threads,
+        }
+        if cpu:
+            variables["ACCELERATE_USE_CPU"] = 1
+        found.append({name: str(value) for name, value in variables.items()})
+    return found
+
+def worker_environments(
     num_workers: int,
     port: int,  # of the store
     threads: int,
     cpu: bool,  # the workers use no GPU
-) -> dict[str, str]:
-    "Return the variables of the workers, apart from their ranks."
+) -> list[dict[str, str]]:
+    "Return the variables of the workers, by rank."
     environment = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
     disable_unsupported_links(environment)
     # as torchrun sets it
     environment.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
-    variables = {
-        "WORLD_SIZE": num_workers,
-        "LOCAL_WORLD_SIZE": num_workers,
-        "GROUP_RANK": 0,
-        "GROUP_WORLD_SIZE": 1,
-        "MASTER_ADDR": MASTER_ADDRESS,
-        "MASTER_PORT": port,
-        "TORCHELASTIC_RUN_ID": uuid.uuid4().hex,
-        "TORCHELASTIC_RESTART_COUNT": 0,
-        "TORCHELASTIC_USE_AGENT_STORE": True,
-        "OMP_NUM_THREADS": threads,
-    }
-    if cpu:
-        variables["ACCELERATE_USE_CPU"] = 1
-    return environment | {name: str(value) for name, value in variables.items()}
+    elastic = {"RUN_ID": uuid.uuid4().hex, "RESTART_COUNT": "0", "USE_AGENT_STORE": "True"}
+    environment |= {f"TORCHELASTIC_{name}": value for name, value in elastic.items()}
+    return [environment | own for own in rank_variables([""] * num_workers, MASTER_ADDRESS, port, threads, cpu)]
 
 # %% ../../nbs/11_launch/06_local_workers.ipynb #b302ae57
 class WorkerStarter(Protocol):
@@ -169,19 +186,9 @@ class LocalLink(WorkerLink):
         connection: Connection,
         messages: PoolMessages,  # receives the messages of the worker
     ):
-        super().__init__(rank, process.pid)
         self.stderr = stderr
         self.process = process
-        self.channel = MessageChannel(
-            connection,
-            lambda data: messages.receive(self, data),
-            lambda: messages.receive_end(self),
-            f"{THREAD_NAME} rank {rank}",
-        )
-
-    def send(self, *message: object):
-        "Queue a message; return at once."
-        self.channel.send(*message)
+        super().__init__(rank, process.pid, connection, messages)
 
     def exit_code(self) -> int | None:
         "Return the exit code; None while the process lives."
@@ -208,13 +215,6 @@ class LocalLink(WorkerLink):
         "End the processes of its group, which may outlive it."
         self._send_sigkill(os.killpg)
 
-    def shutdown(self):
-        "Close the connection for both sides."
-        self.channel.shutdown()
-
-    def close(self):
-        "Close the connection to a process that has ended."
-        self.channel.close()
 
     def close_files(self):
         "Close the files that describe the end of the process."
@@ -230,10 +230,11 @@ class LocalLink(WorkerLink):
             pass
 
 # %% ../../nbs/11_launch/06_local_workers.ipynb #b68ab6e5
-# what a fresh process executes
+# what a fresh process executes; with the kernel's tracker, semaphores of data workers are removed although it is killed
 SPAWNED_PROGRAM = (
-    "import pickle, sys; settings = pickle.load(sys.stdin.buffer); sys.path[:] = settings['path'];"
-    " sys.argv[:] = settings['arguments']; from trainer_nb.launch.worker import worker_main; worker_main(settings)"
+    "import pickle, sys; from multiprocessing import resource_tracker, spawn; settings = pickle.load(sys.stdin.buffer);"
+    " spawn.prepare(settings['preparation']); resource_tracker._resource_tracker._fd = settings['tracker'];"
+    " from trainer_nb.launch.worker import worker_main; worker_main(settings)"
 )
 
 def start_copy(
@@ -248,14 +249,24 @@ def start_copy(
 def start_fresh_process(
     settings: dict[str, Any],  # of the worker's main function
     environment: dict[str, str],
+    stderr: BinaryIO,
 ) -> subprocess.Popen:
     "Start a worker that is no copy of this process."
+    # as multiprocessing starts one, but without the user's script
+    preparation = spawn.get_preparation_data("SpawnProcess")
+    preparation = {name: value for name, value in preparation.items() if not name.startswith("init_main")}
+    preparation["authkey"] = bytes(preparation["authkey"])
+    tracker = resource_tracker.getfd()
     process = subprocess.Popen(
-        [sys.executable, "-c", SPAWNED_PROGRAM], env=environment, stdin=subprocess.PIPE, pass_fds=[settings["connection"]]
+        [*spawn.get_command_line()[:-2], SPAWNED_PROGRAM],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stderr=stderr,
+        pass_fds=[settings["connection"], tracker],
     )
     try:
         with process.stdin as file:
-            pickle.dump(settings | {"path": sys.path, "arguments": sys.argv}, file)
+            pickle.dump(settings | {"preparation": preparation, "tracker": tracker}, file)
     except OSError:
         # it has ended, which is reported
         pass
@@ -297,12 +308,15 @@ class LocalWorkers:
         # names of sockets, of multiprocessing, are limited to about a hundred characters
         self._folder = make_scratch_folder(None if len(tempfile.gettempdir()) <= 50 else "/tmp", settings["stem"])
         settings |= {"folder": self._folder}
-        environment = worker_environment(self.num_workers, self._store.port, self.threads, self.cpu)
+        environments = worker_environments(self.num_workers, self._store.port, self.threads, self.cpu)
+        if self.method == "spawn":
+            # not by the thread, in which it would unblock the signal
+            resource_tracker.ensure_running()
         result: queue.SimpleQueue[list[LocalLink] | Exception] = queue.SimpleQueue()
         def run():
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
             try:
-                result.put(self._start_processes(settings, environment, init, messages))
+                result.put(self._start_processes(settings, environments, init, messages))
             except Exception as error:
                 result.put(error)
             self._is_closed.wait()
@@ -332,22 +346,21 @@ class LocalWorkers:
     def _start_processes(
         self,
         settings: dict[str, Any],
-        environment: dict[str, str],  # of the workers
+        environments: list[dict[str, str]],  # of the workers
         init: dict[str, Any],
         messages: PoolMessages,
     ) -> list[LocalLink]:
         "Start the processes, and return the links to them."
         parts = []
-        for rank in range(self.num_workers):
-            ranks = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        for rank, environment in enumerate(environments):
             connection, other_end = multiprocessing.Pipe()
+            stderr = open(os.path.join(self._folder, f"stderr-{rank}"), "a+b", buffering=0)
             with other_end:
                 own = settings | {"connection": other_end.fileno()}
                 if self.method == "fork":
-                    process = start_copy(own | {"environment": environment | ranks}, init)
+                    process = start_copy(own | {"environment": environment}, init)
                 else:
-                    process = start_fresh_process(own, environment | ranks)
+                    process = start_fresh_process(own, environment, stderr)
             self._processes.append(process)
-            stderr = open(os.path.join(self._folder, f"stderr-{rank}"), "a+b", buffering=0)
             parts.append((rank, process, stderr, connection))
         return [LocalLink(*part, messages) for part in parts]

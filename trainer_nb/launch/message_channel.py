@@ -12,27 +12,21 @@ import socket
 import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from typing import Any
 
 from .serialization import pack_values, shared_path, unpack_values
 
 # %% ../../nbs/11_launch/02_message_channel.ipynb #b9a083af
-def packed_file(data: object) -> str:
-    "Return the path of the file with the tensors of packed values; '' if there is none."
-    if not isinstance(data, bytes | bytearray | memoryview): return ""
-    return shared_path(data)
-
-def message_file(data: bytes) -> str:
-    "Return the path of the file to which an encoded message refers; '' without one."
-    return data[:data.index(b"\0")].decode()
-
 def encode_message(message: tuple) -> bytes:
-    """Pickle a message, with cloudpickle if it contains definitions from cells. The path of the file to which it refers
-    precedes it, so that it can be forwarded without being read."""
+    """Pickle a message, with cloudpickle if it contains definitions from cells. The path of the file with the tensors of
+    packed values precedes it, as it precedes these, so that it can be forwarded without being read."""
     try:
         data = pickle.dumps(message, protocol=5)
     except Exception:
         data = pickle.dumps(("packed", pack_values({"message": message}, "It is sent to the notebook")))
-    return packed_file(message[-1]).encode() + b"\0" + data
+    last = message[-1]
+    path = shared_path(last) if isinstance(last, bytes | bytearray | memoryview) else ""
+    return path.encode() + b"\0" + data
 
 def decode_message(data: bytes) -> tuple:
     "Unpickle a message of `encode_message`."
@@ -44,7 +38,7 @@ class MessageChannel:
     "Exchange messages over one connection, with a thread for writing and one for reading."
     def __init__(
         self,
-        connection: Connection,
+        connection: Connection | Any,  # or another object with its methods, and one to shut it down
         on_message: Callable[[bytes], None],  # called with each message, by the reading thread
         on_end: Callable[[], None],  # called after the last one, by the reading thread
         name: str = "channel",  # prefix of the threads' names
@@ -96,6 +90,7 @@ class MessageChannel:
 
     def shutdown(self):
         "Shut the connection down for both sides."
+        if not isinstance(self.connection, Connection): return self.connection.shutdown()
         try:
             with socket.socket(fileno=os.dup(self.connection.fileno())) as end:
                 end.shutdown(socket.SHUT_RDWR)

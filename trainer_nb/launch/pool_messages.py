@@ -11,9 +11,9 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from .message_channel import decode_message
+from .message_channel import MessageChannel, decode_message
 from .outcomes import Died, Done, Failed, find_root_failure, make_failure
 from .serialization import release_packed, unpack_values
 
@@ -26,17 +26,25 @@ class WorkerLink:
     "Reach a worker process; the base of the links to a process of this machine and to one on a node of a cluster."
     # how the process was lost, in words, if it has no exit code
     loss = ""
-    def __init__(self, rank: int, pid: int = 0):
+    def __init__(
+        self,
+        rank: int,
+        pid: int,
+        connection: Any,  # of a `MessageChannel`
+        messages: PoolMessages,  # receives the messages of the worker
+    ):
         self.rank = rank
         self.pid = pid
         # set after its last answer or its end
         self.finished = threading.Event()
-        # True when its link has closed and all its messages are delivered
+        # True when its channel has ended and all its messages are delivered
         self.is_disconnected = False
-
-    def send(self, *message: object):
-        "Queue a message; return at once."
-        raise NotImplementedError
+        self.channel = MessageChannel(
+            connection,
+            lambda data: messages.receive(self, data),
+            lambda: messages.receive_end(self),
+            f"{THREAD_NAME} rank {rank}",
+        )
 
     def exit_code(self) -> int | None:
         "Return the exit code; None while the process lives, or if it is unknown."
@@ -50,13 +58,6 @@ class WorkerLink:
         "End the process, and those that it has started."
         raise NotImplementedError
 
-    def shutdown(self):
-        "Close the link for both sides; its messages are delivered before its end is."
-        raise NotImplementedError
-
-    def close(self):
-        "Close the link to a process that has ended; the end is delivered before."
-        raise NotImplementedError
 
     def kill_group(self): "End the processes of its group, which may outlive it."
     def tidy(self): "Do what has to be done from time to time while the process lives."
@@ -97,7 +98,7 @@ class WorkerGroup:
         if link.is_disconnected: return
         if link.rank in self.ends:
             # another process may hold the connection open
-            link.shutdown()
+            link.channel.shutdown()
         elif link.exit_code() is not None:
             self.record_end(link)
         else:

@@ -6,24 +6,72 @@
 from __future__ import annotations
 
 import os
-import queue
 import sys
-import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from .message_channel import encode_message, message_file
+from .local_workers import rank_variables
+
 from .outcomes import RemoteError
-from .pool_messages import THREAD_NAME, PoolMessages, Startup, WorkerLink
+from .pool_messages import PoolMessages, Startup, WorkerLink
 from .ray_agent import NodeAgent
 from .ray_cluster import BASIC_PACKAGES, RayCluster, ask, cast, check_nodes
 from .ray_cluster import data_files, describe_here, import_ray, module_files, modules_in
 from .ray_cluster import process_resources, reserve, search_paths, split_modules
-from .serialization import release_packed, shared_path
+from .serialization import present_path, release_packed, shared_path
 
 # %% ../../nbs/11_launch/09_ray_workers.ipynb #960189e2
+class AgentConnection:
+    "Send messages to a worker through its agent, and receive its messages and its end; has the methods of a connection."
+    def __init__(self, link: RayLink):
+        self.link = link
+        self.num_sent = 0
+        self.num_received = 0
+        # number, kind and content of messages, and of the end
+        self.received: deque[tuple] = deque()
+        self.is_closing = False
+
+    def send_bytes(self, message: bytes):
+        "Deliver a message, and return when the agent has it."
+        # no later message may arrive without one that was lost
+        if self.link.loss: return
+        self.num_sent += 1
+        path = shared_path(message)
+        try:
+            ask(self.link.agent.deliver, self.num_sent, message, path, self.link.upload(path) if path else None)
+        except Exception as error:
+            self.link.lose(error)
+
+    def recv_bytes(self) -> bytes:
+        "Wait for the next message. Raise EOFError at the end of the worker or of the connection."
+        try:
+            while not self.received:
+                if self.is_closing: raise EOFError
+                self.received.extend(ask(self.link.agent.receive, self.num_received))
+            self.num_received, kind, *content = self.received.popleft()
+            if kind == "end":
+                code, self.link.lines = content
+                self.link.code = code
+                raise EOFError
+            message, path, reference = content
+            if path:
+                _write_file(path, import_ray().get(reference))
+            return message
+        except EOFError:
+            raise
+        except Exception as error:
+            self.link.lose(error)
+            raise EOFError from error
+
+    def shutdown(self):
+        "Stop receiving when the agent has answered, or has ended."
+        self.is_closing = True
+
+    def close(self): "Do nothing: the agent is ended by itself."
+
 class RayLink(WorkerLink):
     "Reach a worker on a node of a cluster."
     def __init__(
@@ -35,26 +83,13 @@ class RayLink(WorkerLink):
         upload: Callable[[str], Any],  # returns the reference of a file's content in the object store
         messages: PoolMessages,  # receives the messages of the worker
     ):
-        super().__init__(rank, pid)
         self.agent = agent
         self.address = address
         self.upload = upload
         self.code: int | None = None
         self.lines: tuple[str, ...] = ()
-        self.is_closing = False
-        # messages; None ends the writer
-        self.outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        name = f"{THREAD_NAME} rank {rank}"
-        self.threads = [
-            threading.Thread(target=self._write, name=f"{name} writer", daemon=True),
-            threading.Thread(target=self._read, args=(messages,), name=f"{name} reader", daemon=True),
-        ]
-        for thread in self.threads:
-            thread.start()
-
-    def send(self, *message: object):
-        "Queue a message; return at once."
-        self.outbox.put(encode_message(message))
+        self.connection = AgentConnection(self)
+        super().__init__(rank, pid, self.connection, messages)
 
     def exit_code(self) -> int | None:
         "Return the exit code; None while the process lives, or if it is unknown."
@@ -68,52 +103,9 @@ class RayLink(WorkerLink):
         "Make the agent end the process, and those that it has started."
         cast(self.agent.kill)
 
-    def shutdown(self):
-        "Close the link; its end is delivered when the agent has answered, or has ended."
-        self.is_closing = True
-        self.outbox.put(None)
-
-    def close(self):
-        "Close the link to a process that has ended."
-        self.shutdown()
-        for thread in self.threads:
-            thread.join(5)
-
-    def _write(self):
-        for number, message in enumerate(iter(self.outbox.get, None), start=1):
-            path = message_file(message)
-            try:
-                ask(self.agent.deliver, number, message, path, self.upload(path) if path else None)
-            except Exception as error:
-                # no later message may arrive without this one
-                self._lose(error)
-                return
-
-    def _read(self, messages: PoolMessages):
-        ray = import_ray()
-        num_received = 0
-        has_ended = False
-        while not has_ended and not self.is_closing:
-            try:
-                for number, kind, *content in ask(self.agent.receive, num_received):
-                    num_received = number
-                    if kind == "message":
-                        message, path, reference = content
-                        if path:
-                            _write_file(path, ray.get(reference))
-                        messages.receive(self, message)
-                    else:
-                        self.lines = content[1]
-                        self.code = content[0]
-                        has_ended = True
-            except Exception as error:
-                self._lose(error)
-                break
-        messages.receive_end(self)
-
-    def _lose(self, error: Exception):
+    def lose(self, error: Exception):
         "Record that the agent does not answer."
-        if self.is_closing or self.loss: return
+        if self.connection.is_closing or self.loss: return
         if isinstance(error, ConnectionError):
             self.loss = "was lost when the connection to the cluster was closed,"
         elif type(error).__name__ == "OutOfMemoryError":
@@ -125,9 +117,7 @@ class RayLink(WorkerLink):
 
 def _write_file(path: str, content: Any):
     "Write a file that a message of a worker refers to."
-    if not os.path.isdir(os.path.dirname(path)):
-        path = os.path.join(tempfile.gettempdir(), os.path.basename(path))
-    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+    with open(present_path(path), "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         file.write(memoryview(content))
 
 # %% ../../nbs/11_launch/09_ray_workers.ipynb #bdf93b57
@@ -154,29 +144,13 @@ def process_environments(
 ) -> list[dict[str, str]]:
     "Return the variables of each process."
     passed = {name: value for name, value in os.environ.items() if name.startswith(PASSED_VARIABLES)}
-    names = list(dict.fromkeys(node["node"] for node in nodes))
-    environments = []
-    for rank, node in enumerate(nodes):
-        here = [other for other, o in enumerate(nodes) if o["node"] == node["node"]]
-        variables = {
-            "RANK": rank,
-            "WORLD_SIZE": len(nodes),
-            "LOCAL_RANK": here.index(rank),
-            "LOCAL_WORLD_SIZE": len(here),
-            "GROUP_RANK": names.index(node["node"]),
-            "GROUP_WORLD_SIZE": len(names),
-            "MASTER_ADDR": nodes[0]["address"],
-            "MASTER_PORT": port,
-            "OMP_NUM_THREADS": threads,
-            "NODE_ADDRESS": node["address"],
-            "TRAINER_NB_NODE": node["address"],
-        }
-        if cpu:
-            variables["ACCELERATE_USE_CPU"] = "1"
-        else:
-            variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpu for other in here for gpu in nodes[other]["gpus"])
-        environments.append(passed | {name: str(value) for name, value in variables.items()})
-    return environments
+    environments = rank_variables([node["node"] for node in nodes], nodes[0]["address"], port, threads, cpu)
+    for node, variables in zip(nodes, environments):
+        variables |= {"NODE_ADDRESS": node["address"], "TRAINER_NB_NODE": node["address"]}
+        if not cpu:
+            here = [other for other in nodes if other["node"] == node["node"]]
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpu for other in here for gpu in other["gpus"])
+    return [passed | variables for variables in environments]
 
 # %% ../../nbs/11_launch/09_ray_workers.ipynb #da956f5d
 class RayWorkers:

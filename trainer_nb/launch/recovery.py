@@ -5,7 +5,7 @@
 # %% ../../nbs/11_launch/16_recovery.ipynb #db34b838
 from __future__ import annotations
 
-from typing import NamedTuple, NoReturn, Protocol
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from ..core.errors import Paused, warn
 from ..core.history import Place, is_ancestor
@@ -16,12 +16,15 @@ from ..engine.snapshot import merge_snapshots
 from .pool_messages import PendingCall
 from .process_group import HistoryMirror, OutOfSync, ProcessDied, ProcessGroup
 from .learner_parts import RunTransfer
-from .replica import ReplicaState, RunStatus, SettledState, abort_exchange
+from .replica import ReplicaState, SettledState, abort_exchange
 from .replica import history_counts, make_result, replica_state, settle_device
 from .outcomes import INTERRUPT_KINDS, Died, Done, Failed, find_root_failure
 from ..state.model_files import add_base_weights
 from ..state.checkpoint import read_checkpoint
 from ..state.checkpoint_dirs import find_latest_checkpoint
+
+if TYPE_CHECKING:
+    from trainer_nb.launch.remote_run import RemoteRun
 
 # %% ../../nbs/11_launch/16_recovery.ipynb #904490f2
 class BaseState(NamedTuple):
@@ -29,22 +32,13 @@ class BaseState(NamedTuple):
     run: RunTransfer
     place: Place
 
-class RestartableRun(Protocol):
-    "Describe what recovery needs of a remote run."
-    num_processes: int
-    processes: ProcessGroup
-    mirror: HistoryMirror
-    base: BaseState | None
 
-    def start(self, learner: TrainerBase, transfer: RunTransfer): ...
-    def end(self, learner: TrainerBase, transfer: RunTransfer | None): ...
-    def apply_status(self, learner: TrainerBase, status: RunStatus): ...
 
 # %% ../../nbs/11_launch/16_recovery.ipynb #842c0553
 LAST_KNOWN_MESSAGE = "the run continues from its last known state"
 
 def recover_run(
-    remote: RestartableRun,
+    remote: RemoteRun,
     learner: TrainerBase,
     call: PendingCall,  # that has failed
     cause: Failed | Died | None,  # None: the button was pressed, and the processes are blocked
@@ -92,7 +86,7 @@ def recover_run(
     raise error
 
 def realign_processes(
-    remote: RestartableRun,
+    remote: RemoteRun,
     learner: TrainerBase,
     ranks: list[int],  # processes whose state may be used, best first
     error: OutOfSync,
@@ -141,7 +135,7 @@ def make_recovered_error(
         error.add_note(message)
     return error
 
-def have_same_status(remote: RestartableRun, learner: TrainerBase) -> bool:
+def have_same_status(remote: RemoteRun, learner: TrainerBase) -> bool:
     "Return True if all processes are at the same step, having failed alike, and apply their status."
     call = remote.processes.call(make_result)
     if not call.wait(10) or find_root_failure(dict(call.outcomes)): return False
@@ -154,7 +148,7 @@ def have_same_status(remote: RestartableRun, learner: TrainerBase) -> bool:
 
 # %% ../../nbs/11_launch/16_recovery.ipynb #df5a35ac
 def restart_processes(
-    remote: RestartableRun,
+    remote: RemoteRun,
     learner: TrainerBase,
     ranks: list[int],  # processes whose present state may be used, best first
 ) -> bool:
@@ -231,7 +225,7 @@ def position(snapshot: Snapshot) -> tuple:
 
 # %% ../../nbs/11_launch/16_recovery.ipynb #7f0b9845
 def find_last_known_state(
-    remote: RestartableRun,
+    remote: RemoteRun,
     learner: TrainerBase,
     state: ReplicaState | None = None,  # that a process has kept
 ) -> RunTransfer:

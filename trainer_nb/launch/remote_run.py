@@ -15,7 +15,7 @@ import torch
 
 from ..args.deepspeed_args import is_deepspeed_enabled
 from ..args.fsdp_args import is_fsdp_enabled
-from ..core.callbacks import TrainerCallback, close_callbacks
+from ..core.callbacks import PROCESS_STATE_FIELDS, TrainerCallback, close_callbacks
 from ..core.errors import InvalidOperation, RemotePart, join_names, warn
 from ..core.history import close_other_logs
 from ..core.log_file import log_path
@@ -29,7 +29,6 @@ from ..engine.prepare import compare_checksums, find_loss_module, renew_initial_
 from ..engine.run_state import own_run_name, record_act
 from ..engine.session import apply_change, check_not_in_step, raise_if_interrupted, record_callback_changes
 from ..engine.snapshot_tensors import Snapshot
-
 from ..engine.user_state import attribute_digests
 from ..engine.snapshot import capture_snapshot, gather_snapshot
 from .learner_parts import AttributeWatch, RunTransfer, capture_id, has_open_launch, history_from_lines
@@ -37,7 +36,7 @@ from .learner_parts import keep_unloaded, learner_parts, release_local_run, rest
 from .learner_parts import take_unloaded
 from .outcomes import find_root_failure
 from .process_group import HistoryMirror, LaunchPlan, OutOfSync, ProcessDied, ProcessGroup
-from .process_group import ProcessTable, apply_status
+from .process_group import ProcessTable
 from .recovery import BaseState, realign_processes, recover_run
 from .remote_training import run_remote_slice
 from .replica import FunctionResult, ReplicaResult, RunStatus, call_function, final_initial_snapshot
@@ -157,16 +156,6 @@ def to_absolute_folder(folder: str | Path | None) -> str | Path | None:
 # the name of the snapshot that is left if the run cannot be restored in the kernel
 CLOSE_SNAPSHOT = "at the close"
 
-class RestartPolicy:
-    "Count the automatic restarts that are left."
-    def __init__(self, max_restarts: int): self.num_left = max_restarts
-
-    def use(self, death: ProcessDied) -> bool:
-        "Return True if the run continues automatically after a death, with a warning."
-        if self.num_left <= 0: return False
-        self.num_left -= 1
-        warn(f"{death.description}, and continues automatically (max_restarts allows {self.num_left} more).")
-        return True
 
 # %% ../../nbs/11_launch/18_remote_run.ipynb #fa90508e
 class RemoteRun:
@@ -189,7 +178,7 @@ class RemoteRun:
         self.attributes = AttributeWatch()
         # of the learner's attributes
         self.sent_names: frozenset[str] = frozenset()
-        self.restarts = RestartPolicy(plan.max_restarts)
+        self.num_restarts_left = plan.max_restarts
         # the state to start again from if no other is left
         self.base: BaseState | None = None
         # ends the processes when the learner is deleted
@@ -336,7 +325,15 @@ class RemoteRun:
 
     def apply_status(self, learner: TrainerBase, status: RunStatus):
         "Make the status of the processes that of the kernel's learner."
-        apply_status(learner, status, self.local_names)
+        run = learner.run_state
+        logs = run.state.log_history
+        process_state = {name: getattr(run.state, name) for name in PROCESS_STATE_FIELDS}
+        run.put_values(status.fields)
+        num_known, new_logs = status.logs
+        run.state.log_history = logs[:num_known] + new_logs
+        run.current.corrupted = status.corrupted
+        vars(run.state).update(process_state)
+        vars(run.args).update({name: value for name, value in status.settings.items() if name not in self.local_names})
 
     def run_on_all(self, learner: TrainerBase, function: Callable[[TrainerBase], Any]) -> list:
         "Call a function of the learner on all processes, and return the results by rank."
@@ -377,8 +374,11 @@ class RemoteRun:
         realign_processes(self, learner, [0], error)
 
     def should_restart(self, learner: TrainerBase, death: ProcessDied) -> bool:
-        "Return True if the run continues automatically after a death."
-        return learner.run_state.parts.remote_run is self and self.restarts.use(death)
+        "Return True, with a warning, if the run continues automatically after a death."
+        if learner.run_state.parts.remote_run is not self or self.num_restarts_left <= 0: return False
+        self.num_restarts_left -= 1
+        warn(f"{death.description}, and continues automatically (max_restarts allows {self.num_restarts_left} more).")
+        return True
 
     # ---- training
 

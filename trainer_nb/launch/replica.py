@@ -14,6 +14,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,7 +42,7 @@ from ..engine.user_state import module_settings
 from .learner_parts import FinalState, RunTransfer, capture_id, has_open_launch, history_lines
 from .learner_parts import make_learner
 from .stop_barrier import BoundaryGate
-from .telemetry import FLUSH_INTERVAL, LogForwarder, SpeedReporter, new_event
+from .telemetry import FLUSH_INTERVAL, LogForwarder, SpeedReporter
 from .worker import Worker, own_device
 from ..live.progress import ProgressCallback
 from ..state.async_save import wait_for_save
@@ -55,7 +56,7 @@ class RunStatus(NamedTuple):
     logs: tuple[int, list]   # number of rows of log_history unchanged since the last status, and the rows after them
     settings: dict[str, Any]
     corrupted: str           # why the run cannot continue; empty if it can
-    # pending tasks, whether the model has to be wrapped again, acts, exchanges: all processes must agree
+    # pending tasks and requests, whether the model has to be wrapped again, acts, exchanges: all processes must agree
     pending: tuple
 
 def count_exchanges(replica: Replica) -> int:
@@ -73,9 +74,10 @@ def capture_status(replica: Replica) -> RunStatus:
     values = {name: value for name, value in run.values().items() if name != "control"}
     values["state"] = replace(run.state, log_history=[], stateful_callbacks={})
     # compared through the store, which is no collective
-    layer_counts = None if run.device is None else run.device.layer_counts()
+    pass_counts = None if run.device is None else run.device.pass_counts()
     pending = (
-        *((task.kind, task.name) for task in run.due), run.wrapped_model is None, act_positions(run), layer_counts,
+        *((task.kind, task.name) for task in run.due), repr(run.control), run.wrapped_model is None, act_positions(run),
+        pass_counts,
         count_exchanges(replica),
     )
     return RunStatus(run.state.global_step, values, replica.new_logs(), dict(vars(run.args)), run.current.corrupted, pending)
@@ -87,7 +89,8 @@ class Replica:
         payload = worker.payload
         self.worker = worker
         self.learner = make_learner(payload)
-        self.speed_reporter = SpeedReporter(worker, new_event if own_device().type == "cuda" else None)
+        make_event = partial(torch.cuda.Event, enable_timing=True) if own_device().type == "cuda" else None
+        self.speed_reporter = SpeedReporter(worker, make_event)
         self.stop_barrier = BoundaryGate()
         self.is_reporting = worker.rank == 0
         run = self.learner.run_state
@@ -184,9 +187,6 @@ def restore_replica(learner: TrainerBase, transfer: RunTransfer):
         drop_loader(run)
     prepare(learner)
 
-def make_replica(worker: Worker) -> Replica:
-    "Build the replica; the entry function of a worker."
-    return Replica(worker)
 
 # %% ../../nbs/11_launch/14_replica.ipynb #e6952db7
 class ReplicaResult(NamedTuple):
@@ -445,24 +445,13 @@ def replica_checksums(replica: Replica) -> dict[str, int]:
     "Return the checksums of this process's weights."
     return weight_checksums(replica.learner.run_state)
 
-def ping(replica: Replica) -> bool:
-    "Return True: the process can be reached."
-    return True
-
-def close_gate(
+def call_gate(
     replica: Replica,
-    request: int,  # its number
+    name: str,  # of a method of the gate
+    *arguments: int,
 ) -> int:
-    "Make this process wait at its next boundary; return the last one."
-    return replica.stop_barrier.close_gate(request)
-
-def open_gate(
-    replica: Replica,
-    request: int,  # its number
-    last_step: int,  # the step to stop after
-) -> bool:
-    "Let this process continue up to a step; return True."
-    return replica.stop_barrier.open_gate(request, last_step)
+    "Call a method of this process's gate, and return its result."
+    return getattr(replica.stop_barrier, name)(*arguments)
 
 def confirm_flush(
     replica: Replica,

@@ -102,7 +102,6 @@ class SharedTensors:
     def tensors(
         self,
         last: bool = True,  # no other process is going to read the file
-        copies: bool = False,  # return copies, which do not keep the file's memory
     ) -> dict[str, torch.Tensor]:
         "Return the tensors. Writing into them does not affect other processes."
         with open(self.path, "r+b") as file:
@@ -112,8 +111,7 @@ class SharedTensors:
         size = int.from_bytes(mapped[:8], "little")
         start = -(-(8 + size) // 64) * 64
         entries = json.loads(mapped[8:8 + size])
-        tensors = {name: _map_tensor(mapped, start, *entry) for name, entry in entries.items()}
-        return {name: t.clone() for name, t in tensors.items()} if copies else tensors
+        return {name: _map_tensor(mapped, start, *entry) for name, entry in entries.items()}
 
     def unlink(self):
         "Remove the file's name; existing mappings stay valid."
@@ -270,47 +268,32 @@ def value_parts(value: object) -> list[tuple[str, Any]]:
         return []
 
 # %% ../../nbs/11_launch/00_serialization.ipynb #ebb14be6
-class _NullFile(io.RawIOBase):
-    "Discard all data written to this file."
-    def writable(self): return True
-    def write(self, data): return len(data)
-
 def pickling_error(value: object) -> Exception | None:
     "Return the error that pickling a value raises, None if it succeeds."
     import cloudpickle
-    pickler = cloudpickle.Pickler(_NullFile())
-    # tensors are never the cause
-    pickler.persistent_id = TensorExtractor(_is_plain)
-    try:
-        pickler.dump(value)
-    except Exception as error:
-        return error
+    with open(os.devnull, "wb") as file:
+        pickler = cloudpickle.Pickler(file)
+        # tensors are never the cause
+        pickler.persistent_id = TensorExtractor(_is_plain)
+        try:
+            pickler.dump(value)
+        except Exception as error:
+            return error
     return None
 
 def find_unpicklable(
     value: object,  # that cannot be pickled
-    max_depth: int = 8,
-) -> tuple[str, Any, Exception | None]:
+    error: Exception,  # that this raises
+    outer: tuple[int, ...] = (),  # ids of the values that have this one as a part
+) -> tuple[str, Any, Exception]:
     "Find the innermost part that cannot be pickled, and return its access path, the part, and its error."
-    path = ""
-    error = pickling_error(value)
-    seen = set()
-    for _ in range(max_depth):
-        seen.add(id(value))
-        failing = _find_failing_part(value, seen)
-        if failing is None: break
-        suffix, value, error = failing
-        path += suffix
-    return path, value, error
-
-def _find_failing_part(value: object, seen: set[int]) -> tuple[str, Any, Exception] | None:
-    """Return the first part that cannot be pickled, with its access path and
-    its error; None if all parts can be pickled."""
-    for suffix, part in value_parts(value):
-        if id(part) in seen: continue
-        error = pickling_error(part)
-        if error is not None: return suffix, part, error
-    return None
+    outer = *outer, id(value)
+    # not deeper than a message can show
+    for suffix, part in value_parts(value) if len(outer) <= 8 else ():
+        if id(part) not in outer and (failed := pickling_error(part)) is not None:
+            path, innermost, error = find_unpicklable(part, failed, outer)
+            return suffix + path, innermost, error
+    return "", value, error
 
 # %% ../../nbs/11_launch/00_serialization.ipynb #9b3b8ccd
 def pickling_advice(value: object) -> str:
@@ -329,8 +312,8 @@ def pickling_error_message(
     for name, part in parts.items():
         named += part.items() if isinstance(part, dict) else [(name, part)]
     for name, part in named:
-        if pickling_error(part) is None: continue
-        path, value, error = find_unpicklable(part)
+        if (failed := pickling_error(part)) is None: continue
+        path, value, error = find_unpicklable(part, failed)
         if not path: location = "it"
         elif path.startswith("."): location = f"its attribute `{path[1:]}`"
         else: location = f"its part `{path.strip()}`"
@@ -452,7 +435,7 @@ def storage_reader(
         return torch.serialization.default_restore_location(storage, where)
     return lambda data: torch.load(io.BytesIO(data), map_location=place, weights_only=False)
 
-def _present_path(path: str) -> str:
+def present_path(path: str) -> str:
     "Return where a file is; on a system without the sender's folder, it is in the temp folder."
     if os.path.isdir(os.path.dirname(path)): return path
     return os.path.join(tempfile.gettempdir(), os.path.basename(path))
@@ -464,7 +447,7 @@ def unpack_values(
 ) -> dict[str, Any]:
     "Return the values that were packed."
     path = shared_path(data)
-    tensors = SharedTensors(_present_path(path)).tensors(last) if path else {}
+    tensors = SharedTensors(present_path(path)).tensors(last) if path else {}
     with_grad: dict[str, torch.Tensor] = {}
     def load(pid: str | tuple[str, bool]):
         if isinstance(pid, str): return getattr(sys, pid)
@@ -486,4 +469,4 @@ def unpack_values(
 def release_packed(data: bytes):
     "Remove the file that packed values refer to, after all processes have read it."
     if path := shared_path(data):
-        SharedTensors(_present_path(path)).unlink()
+        SharedTensors(present_path(path)).unlink()

@@ -224,9 +224,6 @@ class SpeedReporter(TrainerCallback):
         }
         self.worker.send_event("speed", report)
 
-def new_event() -> torch.cuda.Event:
-    "Return an event that measures time."
-    return torch.cuda.Event(enable_timing=True)
 
 def process_memory() -> int:
     "Return the bytes in use by this process, on its GPU if it has one; 0 if that is unknown."

@@ -23,27 +23,6 @@ from .ray_cluster import RayCluster
 from .ray_workers import RayWorkers
 from .serialization import pack_values, remove_shared_files, track_classes
 
-# %% ../../nbs/11_launch/10_worker_pool.ipynb #82aa3c70
-class Shutdown:
-    "Run a cleanup until it has succeeded once; other threads wait for it."
-    def __init__(self, clean_up: Callable[[], None]):
-        self.clean_up = clean_up
-        self.is_done = False
-        self._is_running = False
-        self._lock = threading.RLock()
-
-    def run(self):
-        """Run the cleanup, unless it is done.
-        A call from within the cleanup returns at once: the garbage collector may make one."""
-        with self._lock:
-            if self.is_done or self._is_running: return
-            self._is_running = True
-            try:
-                self.clean_up()
-                self.is_done = True
-            finally:
-                self._is_running = False
-
 # %% ../../nbs/11_launch/10_worker_pool.ipynb #b6535d35
 def unsent_cells(
     known: set[str],  # names of cells; new ones are added
@@ -102,7 +81,10 @@ class WorkerPool:
         self._group = WorkerGroup()
         self._calls = CallRegistry(self._starter.release)
         self._messages = PoolMessages(self._group, self._calls, startup, on_event)
-        self._shutdown = Shutdown(self._clean_up)
+        # True when all processes have ended and their files are removed
+        self.is_closed = False
+        self._is_cleaning = False
+        self._clean_lock = threading.RLock()
         atexit.register(self.kill)
         try:
             self._start(init, blob, startup)
@@ -120,10 +102,6 @@ class WorkerPool:
         "Return the workers that have ended without a request, by rank, in order of time."
         return self._group.deaths
 
-    @property
-    def is_closed(self) -> bool:
-        "Return True if all processes have ended and their files are removed."
-        return self._shutdown.is_done
 
     def __repr__(self):
         if self.is_closed: state = "closed"
@@ -148,7 +126,7 @@ class WorkerPool:
                     self._calls.answer(call.number, rank, end)
             for link in self.workers.values():
                 if not link.is_disconnected:
-                    link.send("call", call.number, blob)
+                    link.channel.send("call", call.number, blob)
         return call
 
     def ask(
@@ -165,7 +143,7 @@ class WorkerPool:
             if self.workers[rank].is_disconnected:
                 self._calls.answer(call.number, rank, self._group.ends[rank])
             else:
-                self.workers[rank].send("out_of_band", call.number, call.blob)
+                self.workers[rank].channel.send("out_of_band", call.number, call.blob)
         if call.ranks:
             call.wait(timeout)
         self._calls.forget(call)
@@ -191,7 +169,7 @@ class WorkerPool:
             # no further calls; a worker that ends from here on ends as expected
             self._group.is_closing = True
             for link in self.workers.values():
-                link.send("end", None)
+                link.channel.send("end", None)
             for link in self.workers.values():
                 link.finished.wait(max(end - time.monotonic(), 0))
         finally:
@@ -203,8 +181,17 @@ class WorkerPool:
         self._group.kill()
         # a thread of the pool, which runs on_event or the garbage collector, cannot wait for itself:
         # another thread cleans up
-        if not threading.current_thread().name.startswith(THREAD_NAME):
-            self._shutdown.run()
+        if threading.current_thread().name.startswith(THREAD_NAME): return
+        # until it has succeeded once; other threads wait for it
+        with self._clean_lock:
+            # the garbage collector may call this from within
+            if self.is_closed or self._is_cleaning: return
+            self._is_cleaning = True
+            try:
+                self._clean_up()
+                self.is_closed = True
+            finally:
+                self._is_cleaning = False
 
     def _start(
         self,
@@ -220,7 +207,7 @@ class WorkerPool:
             # a thread of the starter holds it for as long as the workers live
             init.clear()
         for link in list(self.workers.values()):
-            link.send("begin", blob)
+            link.channel.send("begin", blob)
         startup.wait()
         if blob is not None:
             self._starter.release(blob)
@@ -229,7 +216,7 @@ class WorkerPool:
         "End all threads of the pool, and remove its files; the processes have been killed."
         self._starter.close()
         for link in self.workers.values():
-            link.close()
+            link.channel.close()
         self._group.stop_watching()
         self._messages.stop()
         for link in self.workers.values():

@@ -21,7 +21,7 @@ import torch
 
 from ..core.errors import Interrupted, InvalidOperation, find_hints, install_excepthook, release_last_traceback
 from ..core.errors import missing_attribute_error, release_traceback_memory, warn
-from ..core.history import History
+from ..core.history import History, Place
 from ..core.interrupts import RUN_LOCK, Button, low_priority
 from ..engine.loop import TrainOutput, lookahead_limit, make_stop_condition, make_train_output, run_until
 from ..engine.loop import validate_step_count
@@ -139,8 +139,9 @@ class BackgroundRun:
         # the body of the thread, with the context of the cell that has started the run
         self._bound_work: Callable[[], object] | None = None
         self._screen: Screen | None = None
-        # the error that has stopped the run
+        # the error that has stopped the run, and the run and its history's place at that time
         self.error: BaseException | None = None
+        self.error_place: tuple[str, Place] | None = None
         # the view that shows the handle in a notebook
         self.view: Any = None
 
@@ -271,6 +272,11 @@ class DisplayStatus(NamedTuple):
 # events after which an error has not stopped the run, or no longer stops it
 END_OF_FAILURE = ("pause", "stop", "rewind", "restore", "reset", "resume", "restart")
 
+def failed_status(where: str, name: str | None, message: object, traceback: str = "") -> DisplayStatus:
+    "Return the status of a run that an error has stopped."
+    words = f"failed {where} with {name}: {format_value(str(message), 200)}"
+    return DisplayStatus("failed", words, traceback=traceback)
+
 def last_status(
     history: History,
     place: str = "",  # words for the place of the run; by default the step of the event
@@ -282,8 +288,7 @@ def last_status(
         if event["rows"] < len(history): return None
         if kind == "exception" and data.get("type") != "KeyboardInterrupt":
             if event["abandoned"]: return None
-            words = f"failed {where} with {data.get('type')}: {format_value(str(data.get('message')), 200)}"
-            return DisplayStatus("failed", words, traceback=str(data.get("traceback", "")))
+            return failed_status(where, data.get("type"), data.get("message"), str(data.get("traceback", "")))
         if kind == "pause": return DisplayStatus("paused", f"paused {where}")
         if kind == "log" and "train_runtime" in data:
             is_stopped = any(e["kind"] == "stop" and e["rows"] == len(history) for e in list(history.events))
@@ -310,9 +315,13 @@ def display_status(run: RunState) -> DisplayStatus:
     place = describe_position(run)
     status = last_status(run.history, place)
     if status is not None and status.state == "failed": return status
+    # the history does not have the death of a process, or of a task behind the end of the run
+    here = (run.history.run_id, run.history.place())
+    if background is not None and background.error is not None and background.error_place == here:
+        return failed_status(place, type(background.error).__name__, background.error)
     if run.finished:
-        state = "stopped" if run.state.global_step < run.state.max_steps < sys.maxsize else "finished"
-        return DisplayStatus(state, f"{state} {place}")
+        if status is not None and status.state == "stopped": return status
+        return DisplayStatus("finished", f"finished {place}")
     if not run.begun and not run.state.global_step: return DisplayStatus("new", "not started")
     return DisplayStatus("paused", f"paused {place}")
 
@@ -393,6 +402,7 @@ def record_failure(handle: BackgroundRun, error: BaseException):
     "Keep the error that stopped the run, and report it."
     run = handle.learner.run_state
     handle.error = error
+    handle.error_place = (run.history.run_id, run.history.place())
     name = type(error).__name__
     message = f"The background run failed {describe_position(run)} with {name}: {str(error).removesuffix('.')}."
     partial = describe_interrupted_callback(run, error)

@@ -222,15 +222,29 @@ def event_word(event: dict) -> str:
         # of a log that another program has written
         return event["kind"]
 
+def first_lost_row(history: History) -> int | None:
+    "Return the row since which the loss is not finite; None if the newest known loss is finite."
+    whole = history.rows.whole()
+    with history.rows.lock:
+        loss, abandoned, unknown = (history.rows.view(name)[:whole] for name in ("loss", "abandoned", "unknown"))
+        known = np.flatnonzero((abandoned == 0) & (unknown & 1 == 0))
+        finite = np.flatnonzero(np.isfinite(loss[known]))
+    after = finite[-1] + 1 if len(finite) else 0
+    return int(known[after]) if after < len(known) else None
+
 def event_marks(history: History) -> list[dict]:
-    "Return the changes made by hand and the errors, in order."
+    "Return the changes made by hand and the errors, in order, and where the loss has been lost."
     kinds = {*ACT_FORMATTERS, "exception"}
     events = [e for e in list(history.events) if e["kind"] in kinds and e["data"].get("type") != "KeyboardInterrupt"]
-    return [
-        {"kind": event["kind"], "word": format_value(event_word(event), 80), "gone": bool(event["abandoned"])}
-        | dict(zip(POSITIONS, axis_position(history, rows_before_event(history, event))))
-        for event in events[-MAX_EVENTS:]
+    def mark(kind: str, word: str, gone: bool, rows: int) -> dict:
+        return {"kind": kind, "word": word, "gone": gone} | dict(zip(POSITIONS, axis_position(history, rows)))
+    marks = [
+        mark(e["kind"], format_value(event_word(e), 80), bool(e["abandoned"]), rows_before_event(history, e))
+        for e in events[-MAX_EVENTS:]
     ]
+    if (row := first_lost_row(history)) is not None:
+        marks.append(mark("nan", f"loss {format_value(float(history.rows.loss[row]))}", False, row + 1))
+    return marks
 
 
 # %% ../../nbs/10_live/05_blocks.ipynb #5c0a71ce
@@ -361,10 +375,8 @@ class RunCurve:
             "color": self.color,
             "generation": blocks.generation,
             "first": first,
-            "rows": len(new_blocks),
             "width": blocks.width,
             "buffer": 0,
-            "left_rows": len(self.abandoned) if has_abandoned else 0,
             "left_buffer": 1 if has_abandoned else None,
         }
         arrays = [new_blocks, self.abandoned] if has_abandoned else [new_blocks]

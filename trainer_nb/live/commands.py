@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..core.errors import InvalidOperation, suggest_names
 from ..core.interrupts import RUN_LOCK
@@ -19,7 +19,7 @@ from ..display.tables import format_setting, format_value
 from ..engine.overrides import TrainerBase
 from ..engine.session import describe_position
 from .background import BackgroundRun, get_handle, require_learner
-from .run_view import display_status
+from .run_view import display_status, with_separators
 from .screens import NO_DISPLAY
 
 # %% ../../nbs/10_live/11_commands.ipynb #98c174ad
@@ -59,14 +59,7 @@ def command_rewind(learner: TrainerBase, options: dict) -> str:
     learner.rewind(options.get("n", 1))
     return f"rewound; the run is now {describe_position(learner.run_state)}"
 
-class Change(NamedTuple):
-    "Hold the answer to a changed setting."
-    text: str
-    step: int                   # the first one to which it applies
-    rate: float | None = None   # the learning rate of that step, if it was changed
-    base: float | None = None   # the schedule's base rate from before the change
-
-def command_set(learner: TrainerBase, options: dict) -> Change:
+def command_set(learner: TrainerBase, options: dict) -> dict[str, Any]:
     # the lock: the run may not take a step before its number is read
     with RUN_LOCK:
         changes = {c["name"]: c for c in learner.set(**options) or ()}
@@ -76,7 +69,9 @@ def command_set(learner: TrainerBase, options: dict) -> Change:
         # before the first step, `lr` is the base of the schedule
         options = {k: v for k, v in options.items() if k != "lr"} | {"learning_rate": options["lr"]}
     texts = [f"{k} = {format_setting(v)}" for k, v in options.items()]
-    return Change(f"{', '.join(texts)} from step {step} on", step, changed.get("next"), changed.get("base"))
+    # of the learning rate, if it was changed: that of the step, and the schedule's base from before the change
+    rates = {"rate": changed.get("next"), "base": changed.get("base")}
+    return {"text": f"{', '.join(texts)} from step {step} on", "step": step} | rates
 
 # verbs that the command thread executes
 COMMANDS: dict[str, Callable[[TrainerBase, dict], Any]] = {
@@ -147,10 +142,7 @@ class CommandHandler:
         elif verb in COMMANDS:
             def call():
                 result = COMMANDS[verb](self.learner, options)
-                if isinstance(result, Change):
-                    self.send({"kind": "done", "id": id, **result._asdict()})
-                else:
-                    self.answer_done(id, result)
+                self.answer_done(id, **(result if isinstance(result, dict) else {"text": result}))
             COMMAND_THREAD.submit(lambda: self.run_in_context(id, call))
         else:
             names = [*BACKGROUND_COMMANDS, *COMMANDS]
@@ -189,6 +181,7 @@ class CommandHandler:
             self.answer_done(id, display_status(run).words)
         threading.Thread(target=self.run_in_context, args=(id, answer), name=f"trainer_nb-{verb}", daemon=True).start()
 
-    def answer_done(self, id: str, text: str): self.send({"kind": "done", "id": id, "text": text})
+    def answer_done(self, id: str, text: str, **more: Any):
+        self.send({"kind": "done", "id": id, "text": with_separators(text), **more})
     def answer_rejected(self, id: str, text: str):
-        self.send({"kind": "rejected", "id": id, "text": format_value(text, 500)})
+        self.send({"kind": "rejected", "id": id, "text": with_separators(format_value(text, 500))})

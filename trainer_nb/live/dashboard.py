@@ -223,10 +223,13 @@ class StillOutput:
         return self.is_stale and age > max(19 * self.cost, STILL_INTERVAL)
 
 # %% ../../nbs/10_live/12_dashboard.ipynb #f6f9e18c
-# Without its kernel, a notebook shows "Loading widget..." or an error in place of a widget. In JupyterLab and Notebook 7 only the
-# output of a widget is a panel; it is hidden until a live view is in it, if the static view is the next output.
-HIDE_MISSING_WIDGET = (
-    '<style>.jp-OutputArea-child:has(> .jp-OutputArea-output:is(.lm-Panel, .jupyter-widgets)):not(:has(.tnb))'
+# A static view is hidden where the live view of its number is in the page. Without its kernel, a notebook shows
+# "Loading widget..." or an error in place of a widget. In JupyterLab and Notebook 7 only the output of a widget is a
+# panel; it is hidden until a live view is in it, if the static view is the next output.
+ONE_OF_BOTH = (
+    '<style>:root:has(.tnb[data-number="{number}"]) :is([data-trainer-nb-still="{number}"],'
+    ' .jp-OutputArea-child:has([data-trainer-nb-still="{number}"]):not(:has(.tnb))),'
+    ' .jp-OutputArea-child:has(> .jp-OutputArea-output:is(.lm-Panel, .jupyter-widgets)):not(:has(.tnb))'
     ':has(+ .jp-OutputArea-child [data-trainer-nb-still="{number}"]) {{ display: none }}</style>'
 )
 
@@ -240,7 +243,7 @@ class Dashboard:
     ):
         self.view_model = view_model
         self.compact = compact
-        # identifies the view; the page hides the static view of the same number
+        # identifies the view, and its static view
         self.number = secrets.token_hex(4)
         self.connection = WidgetConnection(self.send_all, self.execute)
         self.commands = None if learner is None else CommandHandler(learner, self.answer)
@@ -260,7 +263,7 @@ class Dashboard:
             view_model = self.view_model.frozen()
         # without the lock: messages and answers do not wait for a picture
         bundle = still_bundle(view_model, self.number, not self.compact, time.time())
-        return bundle | {"text/html": HIDE_MISSING_WIDGET.format(number=self.number) + bundle["text/html"]}
+        return bundle | {"text/html": ONE_OF_BOTH.format(number=self.number) + bundle["text/html"]}
 
     def execute(self, id: str, verb: str, options: dict):
         if self.commands is not None:
@@ -537,23 +540,18 @@ def register_cell_hook():
     sys.modules["IPython"].get_ipython().events.register("post_run_cell", refresh_stills)
 
 def refresh_stills(*ignored):
-    "Update the static views."
+    "Update the static views of runs that do not train, unless a cell has drawn their present state."
     for view in list(OPEN_VIEWS):
         try:
-            refresh_still(view)
+            view.send_changes()
+            # a view that is part of another output has no static view
+            is_shown = view.still.handle is not None and view.view_model.state != "training"
+            if is_shown and view.still.is_stale_for_cell:
+                view.still.is_stale_for_cell = False
+                view.still.update()
         except Exception as error:
             # otherwise the error would be printed at the end of every cell
             view.give_up(error)
-
-def refresh_still(view: Dashboard):
-    "Update the static view at the end of a cell."
-    view.send_changes()
-    # a view that is part of another output has no static view
-    if view.view_model.state == "training" or view.still.handle is None: return
-    # unless a cell has drawn the present state
-    if view.still.is_stale_for_cell:
-        view.still.is_stale_for_cell = False
-        view.still.update()
 
 # %% ../../nbs/10_live/12_dashboard.ipynb #2d689a50
 def show_compact(handle: BackgroundRun):

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..core.history import History
 from ..display.tables import format_value
-from .blocks import metric_values
+from .blocks import first_lost_row, metric_values
 
 # %% ../../nbs/10_live/07_health.ipynb #1504c25c
 class Health(NamedTuple):
@@ -22,10 +22,12 @@ class Health(NamedTuple):
 
 # %% ../../nbs/10_live/07_health.ipynb #0d437ba5
 SIGNIFICANCE = 2.5   # standard errors
+# losses that a trend needs: two windows of the shortest length
+MIN_LOSSES = 20
 
 def window_length(losses: np.ndarray) -> int:
     "Return the number of losses in a window."
-    return int(np.clip(len(losses) // 10, 10, 200))
+    return int(np.clip(len(losses) // 10, MIN_LOSSES // 2, 200))
 
 def significant_difference(before: np.ndarray, now: np.ndarray) -> int:
     "Return the sign of the difference of two means; 0 if it is within the noise."
@@ -33,40 +35,34 @@ def significant_difference(before: np.ndarray, now: np.ndarray) -> int:
     gap = float(now.mean() - before.mean())
     return 0 if abs(gap) <= SIGNIFICANCE * error else int(math.copysign(1, gap))
 
-class LossTrend(NamedTuple):
-    "Compare the last window of losses with the one before."
-    now: float       # mean of the last window
-    before: float    # mean of the window before
-    direction: int   # sign of the difference if it is significant, otherwise 0
-    length: int      # losses in a window
-
-def compare_windows(
-    losses: np.ndarray,  # at least 20, finite, in the order of the run
-) -> LossTrend:
-    "Compare the last window of losses with the one before."
-    n = window_length(losses)
-    before = losses[-2 * n:-n]
-    now = losses[-n:]
-    return LossTrend(float(now.mean()), float(before.mean()), significant_difference(before, now), n)
+def assess_trend(
+    losses: np.ndarray,  # at least MIN_LOSSES, finite, in the order of the run
+) -> Health:
+    "Summarize the trend of the loss."
+    for n in (window_length(losses), int(np.clip(len(losses) // 4, MIN_LOSSES // 2, 500))):
+        windows = losses[-2 * n:-n], losses[-n:]
+        before, now = (format_value(float(window.mean())) for window in windows)
+        # a difference that cannot be seen in the numbers is none
+        direction = significant_difference(*windows) if now != before else 0
+        if direction: break
+    words = {1: "The loss has risen: mean", 0: "No clear trend: mean loss", -1: "The loss has fallen: mean"}
+    sentence = f"{words[direction]} {now} over the last {n} steps, {before} over the {n} before."
+    return Health("good" if direction < 0 else "plain", sentence)
 
 # %% ../../nbs/10_live/07_health.ipynb #0d437ba6
 FRACTION = 0.1    # of the fall
 UNUSUAL = 1.5     # times the largest rise from which the run has recovered
-
-def recovered_rise(
-    rises: np.ndarray,  # of each value over the lowest one before it
-) -> float:
-    "Return the largest rise from which the values came back, to half of the last rise or less."
-    returns = np.flatnonzero(rises <= rises[-1] / 2)
-    return float(rises[:returns[-1] + 1].max()) if len(returns) else 0.0
 
 def is_exceptional(
     rises: np.ndarray,  # of each value over the lowest one before it; the last one is judged
     scatter: float,     # a rise that noise can cause
     fall: float,        # from the beginning to the lowest value
 ) -> bool:
-    "Return True if the last rise exceeds the noise, a part of the fall, and the rises before."
-    return bool(rises[-1] > max(scatter, FRACTION * fall, UNUSUAL * recovered_rise(rises)))
+    "Return True if the last rise exceeds the noise, a part of the fall, and the rises from which the values came back."
+    # to half of the last rise or less
+    returns = np.flatnonzero(rises <= rises[-1] / 2)
+    recovered = float(rises[:returns[-1] + 1].max()) if len(returns) else 0.0
+    return bool(rises[-1] > max(scatter, FRACTION * fall, UNUSUAL * recovered))
 
 def noise_limit(low: np.ndarray, now: np.ndarray) -> float:
     "Return the difference of the means of two windows that their scatter can explain."
@@ -74,56 +70,35 @@ def noise_limit(low: np.ndarray, now: np.ndarray) -> float:
     return deviation * max(1.0, 4.0 * math.sqrt(2 / len(now)))
 
 # %% ../../nbs/10_live/07_health.ipynb #0d437ba7
-class Rise(NamedTuple):
-    "Compare the last window of losses with the lowest one, or with the first loss."
-    now: float      # mean of the last window
-    length: int     # losses in a window
-    lowest: float   # the lowest mean of a window, or the first loss
-    step: int       # in the middle of that window, or 1
-
-def find_rise(
+def rise_sentence(
     steps: np.ndarray,
-    losses: np.ndarray,  # at least 20, finite, of these steps
-) -> Rise | None:
-    "Return the rise of the loss over its lowest mean or over its first value, if it is exceptional; otherwise None."
+    losses: np.ndarray,  # at least MIN_LOSSES, finite, of these steps
+) -> str | None:
+    "Return a warning if the loss has risen exceptionally over its lowest mean or over its first value; otherwise None."
     n = window_length(losses)
     means = np.lib.stride_tricks.sliding_window_view(losses, n).mean(axis=-1)
     now = losses[-n:]
     best = int(means.argmin())
     rises = means - np.minimum.accumulate(means)
     if is_exceptional(rises, noise_limit(losses[best:best + n], now), means[0] - means[best]):
-        return Rise(float(means[-1]), n, float(means[best]), int(steps[best + n // 2]))
-    rises = np.maximum(means - losses[0], 0.0)
-    if is_exceptional(rises, 3 * now.std(ddof=1), 0.0):
-        return Rise(float(means[-1]), n, float(losses[0]), int(steps[0]))
-    return None
+        reference, value, place = "lowest", means[best], f"around step {steps[best + n // 2]}"
+    elif is_exceptional(np.maximum(means - losses[0], 0.0), 3 * now.std(ddof=1), 0.0):
+        reference, value, place = "first loss", losses[0], f"at step {steps[0]}"
+    else:
+        return None
+    return (
+        f"The mean loss is well above the {reference}: {format_value(float(means[-1]))} over the last {n} steps,"
+        f" {format_value(float(value))} {place}."
+    )
 
 # %% ../../nbs/10_live/07_health.ipynb #8c41b9ae
-def evaluation_losses(history: History, name: str = "eval_loss") -> list[tuple[int, float]]:
-    "Return the steps and values of an evaluation's loss, without abandoned and non-finite ones."
-    steps = history.rows.step
-    return [(steps[row], float(loss)) for row, loss in zip(*metric_values(history, name)) if math.isfinite(loss)]
-
-def eval_loss_names(history: History) -> list[str]:
-    "Return the names of the evaluations' losses: one, or one for each of several sets."
-    names = dict.fromkeys(name for metrics in list(history.metrics.values()) for name in metrics)
-    return [name for name in names if name.startswith("eval_") and name.endswith("_loss")]
-
-class EvaluationRise(NamedTuple):
-    "Hold the lowest loss of an evaluation, and the last one, which is higher."
-    best_step: int
-    lowest: float
-    last_step: int
-    last: float
-
 # the root of 6, for the sum of variances in a second difference, times the median of a standard normal's absolute value
 SECOND_DIFFERENCE = 1.65
 
 def find_evaluation_rise(
-    losses: list[tuple[int, float]],  # as returned by evaluation_losses()
-) -> EvaluationRise | None:
-    "Return the minimum of an evaluation's loss and the last value if the rise between is exceptional, or None."
-    values = np.array([loss for _, loss in losses])
+    values: np.ndarray,  # losses of an evaluation, finite, in the order of the run
+) -> int | None:
+    "Return the index of the minimum of an evaluation's loss if the rise since then is exceptional, or None."
     count = 2 if len(values) < 6 else 3
     best = int(values.argmin()) if len(values) else 0
     if len(values) < 3 or best + count >= len(values): return None
@@ -131,37 +106,36 @@ def find_evaluation_rise(
     rises[-1] = values[-count:].min() - values[best]
     scatter = float(np.median(np.abs(np.diff(values, 2)))) / SECOND_DIFFERENCE
     fall = max(values[0] - values[best], abs(values[best]))
-    if not is_exceptional(rises, 3 * scatter, fall): return None
-    return EvaluationRise(*losses[best], *losses[-1])
+    return best if is_exceptional(rises, 3 * scatter, fall) else None
 
 # %% ../../nbs/10_live/07_health.ipynb #0fd0f651
-def has_loss_risen(
-    steps: np.ndarray,
-    losses: np.ndarray,  # of these steps
-    step: int,           # of the best evaluation
-) -> bool:
-    "Return True if the mean loss of the last window is significantly higher than that of the window up to a step."
-    n = window_length(losses)
-    before = losses[steps <= step][-n:]
-    return len(before) >= 10 and significant_difference(before, losses[-n:]) > 0
+def evaluation_sentence(history: History, steps: np.ndarray, losses: np.ndarray) -> str | None:
+    "Return a warning if the loss of an evaluation has risen exceptionally; otherwise None."
+    for name in dict.fromkeys(name for metrics in list(history.metrics.values()) for name in metrics):
+        if not (name.startswith("eval_") and name.endswith("_loss")): continue
+        known = [(row, float(loss)) for row, loss in zip(*metric_values(history, name)) if math.isfinite(loss)]
+        best = find_evaluation_rise(np.array([loss for _, loss in known]))
+        if best is None: continue
+        at, last = (history.rows.step[known[i][0]] for i in (best, -1))
+        n = window_length(losses)
+        before = losses[steps <= at][-n:]
+        is_worse = len(before) >= MIN_LOSSES // 2 and significant_difference(before, losses[-n:]) > 0
+        cause = "" if is_worse else "Overfitting: "
+        return (
+            f"{cause}{name} was lowest at step {at} ({format_value(known[best][1])}) and has been higher"
+            f" since ({format_value(known[-1][1])} at step {last})."
+        )
+    return None
 
 # %% ../../nbs/10_live/07_health.ipynb #bc86d545
 # number of last rows that are read, and of rows spread over the whole run
 MAX_RECENT_ROWS = 2000
 MAX_EARLIER_ROWS = 2000
 
-class ReadLosses(NamedTuple):
-    "Hold the losses of a run that are on the host and not abandoned."
-    steps: np.ndarray
-    losses: np.ndarray
-
-def read_losses(
-    history: History,
-    all: bool = False,  # all rows, instead of the last ones and a sample of the others
-) -> ReadLosses:
-    "Return the steps and losses of a run; nothing is fetched."
+def read_losses(history: History) -> tuple[np.ndarray, np.ndarray]:
+    "Return the steps and losses of a run that are on the host and not abandoned; nothing is fetched."
     whole = history.rows.whole()
-    recent = 0 if all else max(whole - MAX_RECENT_ROWS, 0)
+    recent = max(whole - MAX_RECENT_ROWS, 0)
     stride = max(1, -(-recent // MAX_EARLIER_ROWS))
     rows = np.append(np.arange(0, recent, stride), np.arange(recent, whole))
     with history.rows.lock:
@@ -170,17 +144,20 @@ def read_losses(
         )
     # bit 0 of `unknown` marks a row whose loss was not given
     counts = (abandoned == 0) & (unknown & 1 == 0)
-    return ReadLosses(step[counts], loss[counts])
+    return step[counts], loss[counts]
 
 # %% ../../nbs/10_live/07_health.ipynb #0b9a37a1
-# losses that a trend needs: two windows of the shortest length
-MIN_LOSSES = 20
-
 def assess_health(history: History) -> Health:
     "Summarize how training is going, from the losses and the evaluations."
     steps, losses = read_losses(history)
     if not len(steps): return Health("plain", "No step has been done yet.")
-    if not math.isfinite(losses[-1]): return Health("bad", non_finite_sentence(history))
+    if not math.isfinite(losses[-1]):
+        first = history.rows.step[first_lost_row(history)]
+        return Health("bad", (
+            f"The loss has been {format_value(float(losses[-1]))} since step {first}."
+            f" learn.rewind({int(steps[-1]) - first + 1}) goes back to the step before; a lower learning rate or"
+            " max_grad_norm may prevent it."
+        ))
     finite = np.isfinite(losses)
     steps = steps[finite]
     losses = losses[finite]
@@ -190,51 +167,4 @@ def assess_health(history: History) -> Health:
     # squares of a loss that has exploded
     with np.errstate(over="ignore", invalid="ignore"):
         warning = rise_sentence(steps, losses) or evaluation_sentence(history, steps, losses)
-        if warning is not None: return Health("warn", warning)
-        return assess_trend(compare_windows(losses))
-
-def non_finite_sentence(history: History) -> str:
-    "Return the warning about a loss that is nan or infinite."
-    steps, losses = read_losses(history, all=True)
-    finite = np.flatnonzero(np.isfinite(losses))
-    first = int(steps[finite[-1] + 1 if len(finite) else 0])
-    return (
-        f"The loss has been {format_value(float(losses[-1]))} since step {first}."
-        f" learn.rewind({int(steps[-1]) - first + 1}) goes back to the step before; a lower learning rate or"
-        " max_grad_norm may prevent it."
-    )
-
-def rise_sentence(steps: np.ndarray, losses: np.ndarray) -> str | None:
-    "Return a warning if the loss has risen exceptionally; otherwise None."
-    rise = find_rise(steps, losses)
-    if rise is None: return None
-    first = rise.step == steps[0]
-    reference, place = ("first loss", "at") if first else ("lowest", "around")
-    return (
-        f"The mean loss is well above the {reference}: {format_value(rise.now)} over the last {rise.length} steps,"
-        f" {format_value(rise.lowest)} {place} step {rise.step}."
-    )
-
-def evaluation_sentence(history: History, steps: np.ndarray, losses: np.ndarray) -> str | None:
-    "Return a warning if the loss of an evaluation has risen exceptionally; otherwise None."
-    for name in eval_loss_names(history):
-        rise = find_evaluation_rise(evaluation_losses(history, name))
-        if rise is None: continue
-        cause = "" if has_loss_risen(steps, losses, rise.best_step) else "Overfitting: "
-        return (
-            f"{cause}{name} was lowest at step {rise.best_step} ({format_value(rise.lowest)}) and has been higher"
-            f" since ({format_value(rise.last)} at step {rise.last_step})."
-        )
-    return None
-
-def assess_trend(trend: LossTrend) -> Health:
-    "Summarize the trend of the loss."
-    now = format_value(trend.now)
-    before = format_value(trend.before)
-    # a difference that cannot be seen in the numbers is none
-    direction = trend.direction if now != before else 0
-    tone = "good" if direction < 0 else "plain"
-    words = {1: "The loss has risen: mean", 0: "No clear trend: mean loss", -1: "The loss has fallen: mean"}
-    return Health(
-        tone, f"{words[direction]} {now} over the last {trend.length} steps, {before} over the {trend.length} before."
-    )
+        return assess_trend(losses) if warning is None else Health("warn", warning)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sized
 from time import perf_counter
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from ..args.training_args import TrainingArguments
 from ..core.callbacks import LOGGER, TrainerCallback, TrainerControl, TrainerState, format_logs
@@ -78,7 +78,10 @@ class ProgressDisplay:
     def __init__(self, screen: Screen | None):
         self.screen = screen
         self.began = perf_counter()
+        self.description = ""   # a text of a callback of the user
         self._next = math.inf if screen is None else self.began + self.FIRST
+
+    def __enter__(self) -> Self: return self
 
     def tick(self, record=None):
         "Draw if a drawing is due; called after every step."
@@ -124,8 +127,8 @@ class ProgressDisplay:
 # %% ../../nbs/10_live/01_progress.ipynb #6333861a
 class SpeedMeter:
     "Measure the recent number of steps per second."
-    def __init__(self, step: int):
-        self.points = deque([(perf_counter(), step)], maxlen=21)
+    def __init__(self, *done: int):  # steps done now; without it, the first update begins
+        self.points = deque([(perf_counter(), step) for step in done], maxlen=21)
         self.rate: float | None = None
 
     def update(self, step: int) -> float | None:
@@ -155,7 +158,8 @@ class ProgressState:
         self.run = run
         self.first_step = run.state.global_step
         self.first_row = len(run.history)
-        self.speed = SpeedMeter(self.first_step)
+        # from the first drawing on: preparation takes no steps
+        self.speed = SpeedMeter()
         self.loss_peek = LossPeek()
         self.evaluations: list[dict] = []
         self.logs: list[dict] = []
@@ -231,18 +235,6 @@ class TrainingProgress(ProgressDisplay):
         if callback is not None:
             self.outer = callback.progress
             callback.progress = self
-        self.timed = False   # True after the first step
-        self.description = ""   # a text of a callback of the user
-
-    def tick(self, record=None):
-        """Draw if a drawing is due; called after every step.
-        The time before the end of the first step, spent on preparation, is not counted."""
-        if record is not None and not self.timed:
-            self.timed = True
-            self.state.speed.reset()
-            self.state.speed.update(self.run.state.global_step)
-        if perf_counter() >= self._next:
-            self.draw()
 
     def view(self, over: bool = False, status: str = "") -> ProgressView:
         state = self.run.state
@@ -279,7 +271,6 @@ class TrainingProgress(ProgressDisplay):
         self.run = None
         self.state = None
 
-    def __enter__(self) -> TrainingProgress: return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None):
         if self.run is None: return
@@ -301,7 +292,6 @@ class CountProgress(ProgressDisplay):
     ):
         super().__init__(screen)
         self.is_evaluation = is_evaluation
-        self.description = ""   # a text of a callback of the user
         self.done = 0
         self.total = total
         self.speed = SpeedMeter(1 if is_evaluation else 0)
@@ -321,7 +311,6 @@ class CountProgress(ProgressDisplay):
         self.done += 1
         super().tick()
 
-    def __enter__(self) -> CountProgress: return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None):
         if error is None and self.total is not None and not self.is_evaluation:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import os
+import re
 import sys
 import time
 from typing import Any
@@ -19,7 +20,7 @@ from ..core.history import History
 from ..diagnostics.watch import WatchReport
 from ..display.panels import Heatmap
 from ..display.svg import reduce_columns, short_row_names
-from ..display.tables import format_duration, format_setting, format_value
+from ..display.tables import format_duration, format_value
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from ..engine.settings import SETTABLE, current_value, effect_of
@@ -63,12 +64,18 @@ def last_known_loss(history: History) -> float | None:
     if not len(rows) or not history.rows.known("loss", int(rows[-1])): return None
     return float(history.rows.loss[rows[-1]])
 
+def with_separators(text: str) -> str:
+    "Return a text with separators in its counts: step 1,050 of 4,800."
+    count = r"\b(steps?|of|batch|epoch) (\d{4,})(?!\d|\.\d)"
+    return re.sub(count, lambda found: f"{found[1]} {int(found[2]):,}", text)
+
 def status_fields(
     history: History,
     status: DisplayStatus,
     step: int,
     total: int | None,      # planned steps
     seconds: float = 0.0,   # of training
+    epochs: float | None = None,  # planned ones
     **others: Any,          # fields that the source of the run knows
 ) -> dict[str, Any]:
     "Return what the top of a view shows of a run, as texts."
@@ -77,6 +84,8 @@ def status_fields(
     left = (total - step) / rate if status.state == "training" and rate and total else None
     health = assess_health(history)
     return status._asdict() | {
+        "words": with_separators(status.words),
+        "epochs": f"{round(float(epochs), 2):,.10g}" if epochs and epochs < sys.maxsize else None,
         "elapsed": format_duration(seconds),
         "step": step,
         "total": total,
@@ -85,7 +94,7 @@ def status_fields(
         "rate": format_speed(rate, "step", "steps") if rate else None,
         "left": None if left is None else format_duration(max(left, 0.0)),
         "tone": health.tone,
-        "verdict": health.sentence,
+        "verdict": with_separators(health.sentence),
         "memory": None,
         "evaluating": None,
     } | others
@@ -107,8 +116,7 @@ def view_status(
         memory = run.parts.remote_run.memory() or memory
     return status_fields(
         run.history, status, state.global_step, total, run.counters.seconds,
-        epoch=f"{state.epoch or 0.0:.2f}", memory=memory,
-        epochs=format_setting(round(float(state.num_train_epochs), 2)) if state.num_train_epochs else None,
+        epoch=f"{state.epoch or 0.0:.2f}", epochs=state.num_train_epochs, memory=memory,
         # (batches done, all batches) of the evaluation in progress; None between evaluations
         evaluating=progress_state.evaluating() if progress_state is not None else None,
     )
@@ -144,7 +152,7 @@ def error_notices(history: History) -> list[dict]:
     errors = [event for event in events if event["data"].get("type") != "KeyboardInterrupt"]
     notices = []
     for event in errors[-5:]:
-        text = f"{event['data'].get('type')} after step {event['step']}: {event['data'].get('message')}"
+        text = f"{event['data'].get('type')} after step {event['step']:,}: {event['data'].get('message')}"
         tone = "bad" if failed and event is errors[-1] else "plain"
         notices.append({"tone": tone, "text": format_value(text, 300), "at": format_clock(event["time"])})
     return notices

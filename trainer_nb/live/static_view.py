@@ -5,8 +5,6 @@
 # %% ../../nbs/10_live/10_static_view.ipynb #fcda76f9
 from __future__ import annotations
 
-import re
-
 from ..display.panels import Heatmap, Panel, panel_to_text
 from ..display.pictures import picture_html
 from ..display.tables import escape_html, html_table, text_table
@@ -51,8 +49,7 @@ def headline_lines(
     numbers += [status[key] for key in ("rate", "elapsed") if status.get(key)]
     if drawn_at is not None:
         numbers.append(f"as of {format_clock(drawn_at)}")
-    words = re.sub(r"\b(step|of) (\d{4,})\b", lambda found: f"{found[1]} {int(found[2]):,}", status.get("words", ""))
-    title = f"{view_model.sent.get('title', '')}: {words}"
+    title = f"{view_model.sent.get('title', '')}: {status.get('words', '')}"
     return [title, " · ".join(numbers), status.get("verdict", "")]
 
 def evaluation_rows(view_model: ViewModel) -> list[dict]:

@@ -16,7 +16,7 @@ import numpy as np
 from ..core.history import HISTORIES, History
 from ..display.tables import format_value
 from ..engine.overrides import TrainerBase
-from .blocks import MAX_NAME_CHARS, QUANTITIES, RunCurve, event_marks, run_curves
+from .blocks import MAX_NAME_CHARS, QUANTITIES, RunCurve, branch_event, event_marks, run_curves
 from .curves import learner_name, run_label, smoothing_steps, suits_log
 from .run_view import error_notices, evaluation_table, format_memory_use
 from .run_view import layer_heatmaps, settings_form, view_status
@@ -34,9 +34,7 @@ class RunSource(Protocol):
     @property
     def label(self) -> str: ...
     def refresh(self): "Update the history."
-
-class StatusSource(RunSource, Protocol):
-    "Provide the run that a view shows, with its status and settings."
+    # of the run that a view shows
     def status(self) -> dict[str, Any]: ...
     def settings(self) -> list[dict]: ...
 
@@ -47,10 +45,10 @@ class ViewModel:
     "Assemble the messages about some runs for a front end."
     def __init__(
         self,
-        sources: list,  # the first is a StatusSource; the others are drawn for comparison
+        sources: list,  # the first is a RunSource; of the others only history and label are read
     ):
-        self.main: StatusSource = sources[0]
-        self.sources: list[RunSource] = sources
+        self.main: RunSource = sources[0]
+        self.sources = sources
         self.curves: list[RunCurve] = []
         # the parts that were sent last, by name
         self.sent: dict[str, Any] = {}
@@ -132,12 +130,15 @@ class ViewModel:
         main = self.main
         yield "title", format_value(main.label, 80)
         yield "cell_hint", self.cell_hint
-        yield "status", main.status()
+        status = main.status()
+        yield "status", status
         yield "settings", main.settings()
         yield "notices", error_notices(main.history)
         yield "smoothing", smoothing_steps(self.curves[0])
         histories = [curve.history for curve in self.curves]
-        if self.has_changed("events", tuple((id(h), len(h.events), len(h.abandons)) for h in histories)):
+        # a loss that is not finite has a mark
+        key = (status.get("tone") == "bad", *((id(h), len(h.events), len(h.abandons)) for h in histories))
+        if self.has_changed("events", key):
             for curve in self.curves:
                 curve.update_metrics()
             names = dict.fromkeys(name for curve in self.curves for name in curve.points)
@@ -242,7 +243,7 @@ def branch_sources(
     known: set[str],  # ids of runs that are already drawn
 ) -> list[HistorySource]:
     "Return the runs of this process that have branched off from a run."
-    branches = [h for h in list(HISTORIES) if h.parent == history.run_id and h.run_id not in known and len(h)]
-    # a run that was read from a log has the same id
-    unique = {h.run_id: h for h in branches}.values()
+    others = [h for h in list(HISTORIES) if h.parent == history.run_id and h.run_id not in known and len(h)]
+    # without its event, a branch is being made, and where it begins is unknown; one read from a log has the same id
+    unique = {h.run_id: h for h in others if branch_event(h, h.run_id) is not None}.values()
     return [HistorySource(h) for h in sorted(unique, key=lambda h: h.started)]

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..args.training_args import TrainingArguments, hide_tokens, resolve_args
-from ..args.fields import to_builtin
+from ..args.training_args import hide_tokens, resolve_args
+from ..args.fields import settings_table, to_builtin
 from ..core.columns import append_rows, columns_to_lists, copy_rows
 from ..core.records import StepRange, step_bounds
 from ..core.errors import short_repr
@@ -25,7 +25,6 @@ from ..display.svg import pair_colors
 from ..display.tables import Table, format_setting
 from ..engine.overrides import TrainerBase
 from ..engine.assignment import watch_assignments
-from ..engine.given_parts import SCHEDULE_ARGS
 from ..engine.prepare import prepare
 from ..engine.run_state import RunState
 from ..engine.settings import SETTABLE, change_settings, current_value
@@ -68,17 +67,13 @@ _MADE_ONCE = (
     "is what a Learner is made with; make a new one with it, and load a checkpoint or the snapshot's weights there"
 )
 NOT_IN_BRANCH = {
-    **dict.fromkeys(("optim", "optim_args", "optim_target_modules", "layer_groups", *SCHEDULE_ARGS), _TAKEN_OVER),
+    **dict.fromkeys(("optim", "optim_args", "optim_target_modules", "layer_groups"), _TAKEN_OVER),
+    **dict.fromkeys(settings_table("parts")["schedule"], _TAKEN_OVER),
     **dict.fromkeys(
         ("report_to", "skip_memory_metrics", "enable_jit_checkpoint", "generation_config", "eval_on_start"), _MADE_ONCE
     ),
 }
 
-def check_branch(args: TrainingArguments, changes: dict):
-    "Raise ValueError for a change that would have no effect in a branch."
-    for name, value in changes.items():
-        if name in NOT_IN_BRANCH and to_builtin(value) != getattr(args, name):
-            raise ValueError(f"{name}={value!r} cannot be changed by branch(): it {NOT_IN_BRANCH[name]}.")
 
 def update_adam_coefficients(
     optimizer: torch.optim.Optimizer,
@@ -102,7 +97,9 @@ def branch(learner: TrainerBase, changes: dict):
     run = learner.run_state
     prepare(learner)
     require_unsharded(run, "branch()", "copies the model")
-    check_branch(run.args, changes)
+    for name, value in changes.items():
+        if name in NOT_IN_BRANCH and to_builtin(value) != getattr(run.args, name):
+            raise ValueError(f"{name}={value!r} cannot be changed by branch(): it {NOT_IN_BRANCH[name]}.")
     later = {name: value for name, value in changes.items() if name in SETTABLE}
     args = resolve_args(run.args, {name: value for name, value in changes.items() if name not in SETTABLE})
     memo: dict[int, Any] = {}

@@ -188,7 +188,7 @@ class CheckpointContents(NamedTuple):
     manifest: dict          # step, run, ...
     about: dict             # further values for resuming; `state` if it differs from the snapshot's
     adapted: dict           # for a model with adapters: key in PEFT's file -> key of the state_dict
-    base: frozenset         # snapshot names of the adapters' base, of which only the digests are written
+    base: frozenset         # as returned by unchanged_base_names: only the digests of these are written
     shards: ShardFiles | None = None  # of a sharded model, whose weights are written by all processes
 
 def collect_checkpoint(run: RunState, snapshot: Snapshot, processing_class=None, manifest=None,
@@ -212,45 +212,38 @@ def collect_checkpoint(run: RunState, snapshot: Snapshot, processing_class=None,
 CHECKPOINT_SCHEMA = 1
 MAX_LOG_ROWS = 10_000
 
-def write_state_file(package: CheckpointContents, folder: Path):
-    "Write the run's state for other tools, as the Trainer does, also beside weights alone."
+def write_checkpoint(package: CheckpointContents, folder: Path):
+    "Write a checkpoint to an empty folder, its manifest last."
+    found = write_model(package, folder)
+    # for other tools, as the Trainer does, also beside weights alone
     state = vars(package.snapshot.values["state"])
     (folder / "trainer_state.json").write_text(
         json.dumps(to_plain_data(state | {"log_history": state["log_history"][-MAX_LOG_ROWS:]}), indent=1), "utf-8"
     )
-
-def write_checkpoint(package: CheckpointContents, folder: Path):
-    "Write a checkpoint to an empty folder, its manifest last."
-    found = write_model(package, folder) if package.shards is None else place_shards(package, package.shards, folder)
-    write_state_file(package, folder)
     if not package.manifest.get("only_model"):
         write_run_state(package, folder, found)
     write_manifest(folder, package.manifest)
 
-def place_shards(package: CheckpointContents, shards: ShardFiles, folder: Path) -> dict:
-    "Move the files of all processes into a checkpoint, and write what makes the model; return an empty dict."
-    shutil.move(shards.folder, folder / SHARD_FOLDER)
-    parts: list[Any] = [getattr(package.model, "config", None), package.processing_class]
-    for part in parts:
-        if hasattr(part, "save_pretrained"):
-            part.save_pretrained(folder)
+def write_model(package: CheckpointContents, folder: Path) -> dict:
+    """Write the weights and the processing class; return (file, key) of the weights by key of the state_dict, without
+    those that all processes have written."""
+    given = package.snapshot.tensors
+    weights: dict[str, torch.Tensor] = {}
+    config: Any = None
+    if package.shards is not None:
+        shutil.move(package.shards.folder, folder / SHARD_FOLDER)
+        config = getattr(package.model, "config", None)
+    else:
+        weights = {k: given[entry] if isinstance(entry, str) else entry for k, entry in package.entries.items()}
     if package.live is not None:
         shutil.copytree(package.live.name, folder, dirs_exist_ok=True)
-    return {}
-
-def write_model(package: CheckpointContents, folder: Path) -> dict:
-    "Write the weights and the processing class; return (file, key) of the weights by key of the state_dict."
-    given = package.snapshot.tensors
-    weights = {}
-    for key, entry in package.entries.items():
-        weights[key] = given[entry] if isinstance(entry, str) else entry
-    if package.live is None:
+    elif package.shards is None:
         write_weights(package.model, folder, {k: t for k, t in weights.items() if t.dtype != torch.complex128})
-    else:
-        shutil.copytree(package.live.name, folder, dirs_exist_ok=True)
-    if hasattr(package.processing_class, "save_pretrained"):
-        package.processing_class.save_pretrained(folder)
-    return {} if package.manifest.get("only_model") else find_tensors_in_files(folder, weights, package.adapted)
+    for part in (config, package.processing_class):
+        if hasattr(part, "save_pretrained"):
+            part.save_pretrained(folder)
+    if not weights or package.manifest.get("only_model"): return {}
+    return find_tensors_in_files(folder, weights, package.adapted)
 
 # %% ../../nbs/07_state/03_checkpoint.ipynb #ee4883fc
 def write_run_state(
@@ -260,8 +253,11 @@ def write_run_state(
 ):
     "Write the state that a run needs to continue, except the weights that are written already."
     snapshot = package.snapshot
-    # of a base, which is not written
-    base = {n: tensor_digest(t) for n, t in snapshot.tensors.items() if n in package.base and is_shared(t)}
+    # of weights that are not written
+    base = {
+        n: tensor_digest(t) for n, t in snapshot.tensors.items()
+        if n in package.base and (is_shared(t) or n.startswith("user/"))
+    }
     tensors = {n: t for n, t in snapshot.tensors.items() if n not in base}
     about = dict(package.about)
     # without the log

@@ -421,7 +421,8 @@ def checkpoint_run_id(path: Path) -> str | None:
 
 def rotate_checkpoints(
     folder: str | Path, run_id: str,
-    limit: int | None, protected: Sequence[str | Path] = (), extra: str | Path | None = None,  # as in checkpoints_to_delete
+    limit: int | None, protected: Sequence[str | Path] = (),  # as in checkpoints_to_delete
+    extra: str | Path | None = None,  # as in checkpoints_to_delete
     replaced: str | Path | None = None,  # one that is deleted whatever the limit
 ):
     "Delete the checkpoints that exceed the limit; warn about those that cannot be deleted."

@@ -15,7 +15,7 @@ import random
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any, cast
 
@@ -84,9 +84,21 @@ def enter_in_memo(
     if isinstance(value, torch.nn.Module):
         memo.update({id(o): o for o in packed_objects(value)})
     parts = {id(part): part for part in walk(value, memo) if id(part) not in memo}
+    arrays = {
+        part.ctypes.data: part for part in parts.values()
+        if type(part) is np.ndarray and part.base is None and part.flags.c_contiguous and part.size and not part.dtype.hasobject
+    }
     for part in parts.values():
         if isinstance(part, torch.Tensor) and (not part.is_leaf or is_tensor_with_methods(part)):
             memo[id(part)] = part.detach().clone()
+        elif (
+            type(part) is torch.Tensor and part.is_cpu and part.layout is torch.strided
+            and (array := arrays.get(part.untyped_storage().data_ptr())) is not None
+        ):
+            # as torch.from_numpy makes it
+            storage = torch.from_numpy(memo.setdefault(id(array), array.copy()).reshape(-1).view(np.uint8)).untyped_storage()
+            view = torch.empty(0, dtype=part.dtype).set_(storage, part.storage_offset(), part.size(), part.stride())
+            memo[id(part)] = view.requires_grad_(part.requires_grad)
         elif type(part) is np.ndarray and isinstance(base := part.base, np.ndarray) and id(base) in parts and base.flags.c_contiguous:
             whole = memo.setdefault(id(base), base.copy())
             memo[id(part)] = np.ndarray(part.shape, part.dtype, whole, part.ctypes.data - base.ctypes.data, part.strides)
@@ -114,7 +126,10 @@ def complete_copies(parts: list[object], memo: dict):
             if type(part) in (torch.Tensor, torch.nn.Parameter) and part.layout is torch.strided and part.numel():
                 by_storage.setdefault(part.untyped_storage().data_ptr(), []).append(part)
         elif isinstance(part, torch.nn.Module):
-            drop_library_wrappers(part, new)
+            # Accelerate's functions wrap a method of the original
+            for name, value in vars(part).items():
+                if of_accelerate(value) and getattr(getattr(value, "__wrapped__", None), "__self__", new) is not new:
+                    del vars(new)[name]
         if isinstance(part, (torch.Tensor, torch.optim.Optimizer, random.Random)):
             for name, value in getattr(part, "__dict__", {}).items():
                 if name not in vars(new) and name not in OPTIMIZER: setattr(new, name, copy.deepcopy(value, memo))
@@ -244,6 +259,7 @@ def clone_learner(
         run.loader,
         run.history,
     )
+    check_functions(learner, anew)
     memo = {} if memo is None else memo
     memo.update({id(learner): new, id(run.args): args} | {id(o): o for o in known if o is not None})
     if anew and run.model is not None:
@@ -267,7 +283,7 @@ def clone_learner(
         is_function = isinstance(value, (types.MethodType, functools.partial))
         if name in LEARNER | not_state(learner) or is_resource(value) and not is_function: continue
         vars(new)[name] = copy_or_share(value, memo, f"{type(learner).__name__}.{name}", shares=is_function)
-    check_functions(learner, memo, anew)
+    warn_of_originals(learner, memo)
     new.run_state = RunState(
         args=args,
         given=GivenSettings(args.to_dict()),
@@ -276,15 +292,12 @@ def clone_learner(
         parts=HigherParts(
             rewind_buffer=RewindBuffer(),
             saver=None if run.parts.saver is None else type(run.parts.saver)(),
-            oom_recovery=run.parts.oom_recovery,
         ),
         memory_meter=None if run.memory_meter is None else type(run.memory_meter)(),
         learner=weakref.ref(new),
-
         reports=Reports(set(run.reports.reported)),
         callbacks_begun=run.callbacks_begun,
         first=FirstState(begins_run=run.first.begins_run),
-
     )
     new.snapshots, new._model_facts, new._loss_takes_items, new._signature_columns = Snapshots(), None, None, None
     return new
@@ -320,11 +333,6 @@ def of_accelerate(function: object) -> bool:
     of = getattr(function, "__globals__", {})
     return str(of.get("__name__")).partition(".")[0] == "accelerate"
 
-def drop_library_wrappers(module: torch.nn.Module, new: torch.nn.Module):
-    "Remove Accelerate's functions that wrap a method of the original from its copy."
-    for name, value in vars(module).items():
-        if of_accelerate(value) and getattr(getattr(value, "__wrapped__", None), "__self__", new) is not new:
-            del vars(new)[name]
 
 def global_names(code: types.CodeType) -> set[str]:
     "Return the global names that a function reads, also in functions that it defines."
@@ -412,27 +420,27 @@ def other_code(learner: TrainerBase) -> Iterator[tuple[str, object]]:
     data = learner.train_dataset
     yield "train_dataset", [data, *(v for v in getattr(data, "__dict__", {}).values() if not isinstance(v, _DATA))]
 
-def functions_below(root: object, stop: Mapping[int, str]) -> Iterator[types.FunctionType]:
-    "Yield the functions in an object, also those that are its methods, which a copy of it has, too."
+def functions_below(
+    code: Iterable[tuple[str, object]],  # as returned by training_code
+    stop: Mapping[int, str],  # objects that are not searched
+) -> Iterator[tuple[str, types.FunctionType]]:
+    "Yield the functions in objects with their names, also those that are their methods, which a copy has, too."
     def parts(value): return [] if isinstance(value, types.FunctionType) else parts_in(value)
-    for value in walk(root, stop.keys() - {id(root)}, parts):
-        if isinstance(value, types.FunctionType): yield value
+    for name, root in code:
+        for value in walk(root, stop.keys() - {id(root)}, parts):
+            if isinstance(value, types.FunctionType): yield name, value
+
+def _describe_use(name: str, function: types.FunctionType, used: str) -> str:
+    return f"{name}: the function {function.__qualname__} reads {used}, by its closure, a default value or a global"
 
 _INSTEAD = "a method of the model, functools.partial(function, model), or an object of a class with __call__ that holds the model"
 
 def check_functions(
     learner: TrainerBase,
-    memo: dict,  # of the copies
     anew: bool = False,  # model_init makes the model of the copy
 ):
-    """Raise InvalidOperation for a function that would compute with the original's model, as part of a step; warn of
-    others that refer to objects of which the copy of a learner has its own, or to data sets with a state."""
+    "Raise InvalidOperation for a function that would compute a step of a copy with parts of the original."
     own = run_parts(learner)
-    made = {key: new for key, new in memo.items() if key not in (id(new), id(memo))}
-    copied = {key for key, new in made.items() if new is not None and not is_resource(new)}
-    def copied_name(part: object) -> str | None:
-        counts = id(part) in copied or isinstance(part, torch.utils.data.Dataset) and has_state_dict(part)
-        return f"a {type(part).__name__}" if counts else None
     for name in (*_LOSSES, _OPTIONS) if anew else ():
         used = used_part(vars(learner)[name], by_id(model_parts(learner.run_state.model)))
         if used is None: continue
@@ -440,19 +448,32 @@ def check_functions(
             f"{name} refers to {used}, and model_init makes another model for each trial; override compute_loss(model, inputs)"
             " or create_optimizer() in a subclass, which find the trial's model."
         )
-    code = [*((True, *one) for one in training_code(learner)), *((False, *one) for one in other_code(learner))]
-    functions = [(trains, name, f) for trains, name, root in code for f in functions_below(root, own)]
-    for trains, name, function in functions:
-        known = used_part(function, by_id(own), own)
-        used = known or used_part(function, copied_name, own)
+    for name, function in functions_below(training_code(learner), own):
+        used = used_part(function, by_id(own), own)
         if used is None: continue
-        use = f"{name}: the function {function.__qualname__} reads {used}, by its closure, a default value or a global"
-        if trains and known is not None:
-            raise InvalidOperation(f"{use}, and would compute with the same one in a copy of the learner. What is copied"
-                                   f" with the model is {_INSTEAD}.")
+        raise InvalidOperation(
+            f"{_describe_use(name, function, used)}, and would compute with the same one in a copy of the learner. What is"
+            f" copied with the model is {_INSTEAD}."
+        )
+
+def warn_of_originals(
+    learner: TrainerBase,
+    memo: dict,  # of the copies
+):
+    "Warn of functions that refer to objects of which the copy of a learner has its own, or to data sets with a state."
+    own = run_parts(learner)
+    made = {key: new for key, new in memo.items() if key not in (id(new), id(memo))}
+    copied = {key for key, new in made.items() if new is not None and not is_resource(new)}
+    def copied_name(part: object) -> str | None:
+        counts = id(part) in copied or isinstance(part, torch.utils.data.Dataset) and has_state_dict(part)
+        return f"a {type(part).__name__}" if counts else None
+    for name, function in functions_below((*training_code(learner), *other_code(learner)), own):
+        used = used_part(function, by_id(own), own) or used_part(function, copied_name, own)
+        if used is None: continue
         warn(
-            f"{use}, and would read the original in the copy of the learner as well. Write it as a class with __call__ that"
-            " holds the object, or a callback that has it in an attribute: that is copied."
+            f"{_describe_use(name, function, used)}, and would read the original in the copy of the learner as well. Write"
+            " it as a class with __call__ that holds the object, or a callback that has it in an attribute: that is"
+            " copied."
         )
 
 # %% ../../nbs/07_state/14_clone.ipynb #6372d09f

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 
 import numpy as np
@@ -53,36 +54,24 @@ def encode_value(
     if type(value) in (tuple, set, frozenset):
         return _tagged(type(value).__name__, [inside(v, i) for i, v in enumerate(value)])
     if isinstance(value, torch.Tensor): return _tagged("tensor", _store_tensor(value, tensors))
-    if isinstance(value, (np.ndarray, np.generic)): return _encode_array(value, tensors, where)
+    is_array = isinstance(value, (np.ndarray, np.generic))
+    if is_array:
+        # torch has no strings, dates and objects
+        with suppress(TypeError):
+            name = _store_tensor(torch.from_numpy(np.asarray(value).copy()), tensors)
+            return _tagged("array" if isinstance(value, np.ndarray) else "scalar", name)
     if type(value) is bytes: return _tagged("bytes", value.hex())
     if type(value) is complex: return _tagged("complex", str(value))
     if value is ...: return _tagged("ellipsis", None)
     if type(value) is range: return _tagged("range", [value.start, value.stop, value.step])
     if type(value) in (torch.dtype, torch.device):
         return _tagged(type(value).__name__, str(value).removeprefix("torch."))
-    if type(value) not in ENCODED_CLASSES.values(): raise _unsupported_type_error(value, where)
+    if type(value) not in ENCODED_CLASSES.values():
+        kind = f"{type(value).__name__} of {value.dtype}" if is_array else type(value).__name__
+        raise TypeError(f"{where} is a {kind}, which cannot be written without pickling it; numbers, text, lists, dicts, "
+                        "tensors and arrays of numbers can.")
     parts = {f.name: getattr(value, f.name) for f in fields(value)} if is_dataclass(value) else value._asdict()
     return _tagged(type(value).__name__, {k: inside(v, k) for k, v in parts.items()})
-
-# %% ../../nbs/07_state/01_encoding.ipynb #86ff41b6
-def _encode_array(value, tensors, where):
-    array = np.asarray(value)
-    try:
-        return _tagged(
-            "array" if isinstance(value, np.ndarray) else "scalar",
-            _store_tensor(torch.from_numpy(array.copy()), tensors),
-        )
-    except TypeError:
-        raise _unsupported_type_error(value, where) from None
-
-def _unsupported_type_error(value, where):
-    kind = (
-        f"{type(value).__name__} of {value.dtype}"
-        if isinstance(value, (np.ndarray, np.generic))
-        else type(value).__name__
-    )
-    return TypeError(f"{where} is a {kind}, which cannot be written without pickling it; numbers, text, lists, dicts, "
-                     "tensors and arrays of numbers can.")
 
 # %% ../../nbs/07_state/01_encoding.ipynb #2aa5acbe
 _DECODERS: dict[str, Callable] = {
@@ -117,9 +106,4 @@ def decode_value(
     if kind in _DECODERS: return _DECODERS[kind](decode_value(value, tensors))
     if kind not in ENCODED_CLASSES:
         raise ValueError(f"There is no kind of value {kind!r}; it may need a newer version of trainer_nb.")
-    return _decode_object(ENCODED_CLASSES[kind], decode_value(value, tensors))
-
-def _decode_object(cls, parts):
-    "Build an object of the run; fields that an older version lacks get their defaults."
-    known = [f.name for f in fields(cls)] if is_dataclass(cls) else cls._fields
-    return cls(**{k: v for k, v in parts.items() if k in known})
+    return ENCODED_CLASSES[kind](**decode_value(value, tensors))

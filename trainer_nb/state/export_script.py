@@ -32,7 +32,7 @@ from ..engine.settings import SETTABLE
 from .script_source import LASTING_ACTS, Action, RunStart, Statement, ancestor_run_ids, collect_actions
 from .script_source import drop_returns, executed_statements, explain_acts, find_construction, find_run_start
 from .script_source import indent_code, is_learner_call, module_level_numbers, select_statements
-from .script_source import start_doubts, user_namespace
+from .script_source import user_namespace
 
 # %% ../../nbs/07_state/19_export_script.ipynb #9f7fd1ac
 class ScriptMode(NamedTuple):
@@ -43,17 +43,13 @@ class ScriptMode(NamedTuple):
 
     def check(self, args: TrainingArguments):
         "Raise ValueError for a combination that makes no sense, or settings that write no checkpoint to resume from."
-        if self.keep_global_batch and not self.train:
+        if (self.keep_global_batch or self.resume) and not self.train:
+            name = "resume" if self.resume else "keep_global_batch"
             raise ValueError(
-                "export_script(keep_global_batch=True) is for a script that trains to the end, on any number of"
-                " processes: give train=True, too. Without it, the script repeats what was done here, with as many"
-                " processes, and compares the weights."
+                f"export_script({name}=True) is for a script that trains to the end: give train=True, too. Without it,"
+                " the script repeats what was done here, with as many processes, and compares the weights."
             )
         if not self.resume: return
-        if not self.train:
-            raise ValueError(
-                "export_script(resume=True) is for a script that trains to the end, in several jobs: give train=True, too."
-            )
         if args.output_dir is None:
             raise ValueError(
                 "export_script(resume=True) is for a run that writes checkpoints, and this one has no folder for them:"
@@ -128,7 +124,7 @@ def make_draft(learner: TrainerBase, mode: ScriptMode, start: RunStart) -> Draft
     name, made = find_construction(statements, lineage, names, len(ids) > 1)
     kept = select_statements(statements, names, made, {name, *lineage})
     actions = collect_actions(learner, [s for s in kept if s.number > made.number], start)
-    doubts = explain_acts(learner, actions) + start_doubts(learner, start)
+    doubts = explain_acts(learner, actions, start)
     actions = drop_returns(actions)
     if mode.keep_global_batch:
         # in place of launches with the numbers of processes of the session

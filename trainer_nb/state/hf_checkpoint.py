@@ -51,20 +51,17 @@ def trainer_layout_info(learner: TrainerBase) -> dict:
         exported = exported_state(c)
         if exported is not None:
             held.setdefault(type(c).__name__, []).append(copy.deepcopy(exported))
-    warn_of_loss(learner.optimizer)
+    if any(c.__module__.partition(".")[0] == "grokadamw" for c in type(learner.optimizer).__mro__):
+        warn(
+            "transformers' Trainer does not restore the state of GrokAdamW from any checkpoint: a run that it resumes"
+            " from this one continues with an empty state. learn.load_checkpoint() restores all of it."
+        )
     return {
         "by_rule": by_rule,
         "callbacks": {k: v[0] if len(v) == 1 else v for k, v in held.items()},
         "sharded": learner.run_state.device.sharded_model is not None,
     }
 
-def warn_of_loss(optimizer: torch.optim.Optimizer):
-    "Warn about an optimizer whose state the Trainer restores from no checkpoint, not even its own."
-    if not any(c.__module__.partition(".")[0] == "grokadamw" for c in type(optimizer).__mro__): return
-    warn(
-        "transformers' Trainer does not restore the state of GrokAdamW from any checkpoint: a run that it resumes from"
-        " this one continues with an empty state. learn.load_checkpoint() restores all of it."
-    )
 
 def write_trainer_state(package: CheckpointContents, folder: Path):
     "Write `trainer_state.json`, with the control among the callbacks."
@@ -109,12 +106,6 @@ def write_torch_files(package: CheckpointContents, folder: Path, groups: list[di
 # of a sharded model, with parameters by name
 FSDP_OPTIMIZER_NAME = "optimizer.bin"
 
-def name_to_number(file: dict) -> dict:
-    "Return the state of an optimizer with parameters by number, as `optimizer.pt` has it."
-    names = [name for g in file["param_groups"] for name in g["params"]]
-    numbers = {name: i for i, name in enumerate(names)}
-    there = [{**g, "params": [numbers[name] for name in g["params"]]} for g in file["param_groups"]]
-    return {"state": {numbers[name]: held for name, held in file["state"].items()}, "param_groups": there}
 
 def seeded_rng_states(
     seed: int,  # 64 bits
@@ -301,13 +292,10 @@ def read_torch_files(
         n: read_torch_file(folder / f"{n}.pt") if (folder / f"{n}.pt").is_file() else None
         for n in ("optimizer", "scheduler", "scaler")
     }
-    if of_fsdp:
-        by_name = (
-            read_distributed(folder, FSDP_OPTIMIZER, unpickle)
-            if has_shards
-            else read_torch_file(folder / FSDP_OPTIMIZER_NAME)
-        )
-        found["optimizer"] = name_to_number(by_name) if _is_optimizer_state(by_name) else None
+    if has_shards:
+        found["optimizer"] = read_distributed(folder, FSDP_OPTIMIZER, unpickle)
+    elif of_fsdp:
+        found["optimizer"] = read_torch_file(folder / FSDP_OPTIMIZER_NAME)
     if not _is_optimizer_state(found["optimizer"]):
         raise CorruptCheckpoint(f"{folder / 'optimizer.pt'} does not hold the state of an optimizer.")
     if not isinstance(found["scheduler"], dict):
@@ -315,15 +303,10 @@ def read_torch_files(
     return found
 
 def _is_optimizer_state(file) -> bool:
-    if (
-        not isinstance(file, dict)
-        or not isinstance(file.get("state"), dict)
-        or not isinstance(file.get("param_groups"), list)
-    ):
-        return False
-    if not all(isinstance(g, dict) and isinstance(g.get("params"), list) for g in file["param_groups"]):
-        return False
-    return all(isinstance(v, dict) for v in file["state"].values())
+    state, groups = (file.get("state"), file.get("param_groups")) if isinstance(file, dict) else (None, None)
+    if not isinstance(state, dict) or not isinstance(groups, list): return False
+    if not all(isinstance(g, dict) and isinstance(g.get("params"), list) for g in groups): return False
+    return all(isinstance(v, dict) for v in state.values())
 
 def read_named_weights(
     run: RunState, folder: str | Path,

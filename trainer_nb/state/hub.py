@@ -131,9 +131,6 @@ _RUN_FILES = (
 # in output_dir: not for the repository
 _NOT_PUSHED = ("_*", "checkpoint-*", "retired-*", "*.tmp-*", ".git", ".cache")
 
-def matches_any(name: str, patterns: tuple[str, ...]) -> bool:
-    "Return whether a name matches one of some patterns."
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 def is_checkpoint_name(name: str) -> bool:
     "Return whether a folder in a repository is a checkpoint."
@@ -160,7 +157,7 @@ def add_files(source: Path, target: Path, excluded: tuple[str, ...], copy: Calla
     target.mkdir(exist_ok=True)
     for path in sorted(source.iterdir()):
         to = target / path.name
-        if matches_any(path.name, excluded) or to.exists(): continue
+        if to.exists() or any(fnmatch.fnmatchcase(path.name, pattern) for pattern in excluded): continue
         if path.is_dir():
             shutil.copytree(path, to, copy_function=copy)
         else:
@@ -544,9 +541,24 @@ def plan_push(uploader: Uploader, learner: TrainerBase, checkpoint: Path) -> Cal
     # of now: the run may have another one when the checkpoint is written
     repo_id = uploader.repo_id
     def push(folder: Path | None) -> None:
+        files = None
         try:
-            if folder is not None:
-                push_checkpoint(uploader, args, run.history.run_id, folder, message, repo_id, texts)
+            if folder is None: return
+            files = PushFolder(args.save_dir, run.history.run_id)
+            add_model(args.save_dir, folder, files.path / "model", texts)
+            commits = [Commit(files.path / "model", "", message)]
+            if args.hub_strategy in ("checkpoint", "all_checkpoints"):
+                add_files(folder, files.path / "checkpoint", (), link_file)
+                place = "last-checkpoint" if args.hub_strategy == "checkpoint" else folder.name
+                commits.append(Commit(files.path / "checkpoint", place, f"{message}, checkpoint"))
+            uploader.submit(Push(folder.name, commits, files, repo_id, args.hub_revision))
+        except Exception as error:
+            if files is not None:
+                files.close()
+            warn_quietly(
+                f"{checkpoint.name} is written, and could not be prepared for the Hub ({type(error).__name__}:"
+                f" {error}); the next save pushes again."
+            )
         finally:
             uploader.planned = None
     return push
@@ -555,31 +567,7 @@ def pushed_settings(args: TrainingArguments) -> str:
     "Return the settings as JSON, without folders of this machine."
     return args_to_json(args, without=("output_dir", "logging_dir", "resume_from_checkpoint"))
 
-def push_checkpoint(
-    uploader: Uploader, args: TrainingArguments, run_id: str,
-    checkpoint: Path,  # complete
-    message: str,
-    repo_id: str | None,
-    texts: Mapping[str, str] = {},  # files that are written for the push: the model card and the settings
-) -> None:
-    "Collect the files of a push and submit it; warn if that fails."
-    files = None
-    try:
-        files = PushFolder(args.save_dir, run_id)
-        add_model(args.save_dir, checkpoint, files.path / "model", texts)
-        commits = [Commit(files.path / "model", "", message)]
-        if args.hub_strategy in ("checkpoint", "all_checkpoints"):
-            add_files(checkpoint, files.path / "checkpoint", (), link_file)
-            place = "last-checkpoint" if args.hub_strategy == "checkpoint" else checkpoint.name
-            commits.append(Commit(files.path / "checkpoint", place, f"{message}, checkpoint"))
-        uploader.submit(Push(checkpoint.name, commits, files, repo_id, args.hub_revision))
-    except Exception as error:
-        if files is not None:
-            files.close()
-        warn_quietly(
-            f"{checkpoint.name} is written, and could not be prepared for the Hub ({type(error).__name__}: {error}); the"
-            " next save pushes again."
-        )
+
 
 # %% ../../nbs/07_state/20_hub.ipynb #c5e85862
 def is_pushing(learner: TrainerBase) -> bool:

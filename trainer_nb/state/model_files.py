@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -15,6 +15,7 @@ import torch
 
 from ..args.args_files import JSON_FILE, args_to_json
 from ..args.training_args import TrainingArguments
+from ..core.nodes import TensorNode
 from ..device.collectives import SINGLE_PROCESS, World
 from ..device.sharding import full_shape, gather_full, is_sharded, to_local
 from ..device.weight_storage import has_adapters, read_only_weights
@@ -22,6 +23,7 @@ from ..engine.snapshot_tensors import Snapshot, has_same_bytes, tensor_digest
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from ..engine.snapshot_fields import ModuleWalk, frozen_base_weights, shared_copies
+from ..engine.user_state import capture_user_state
 from ..optim.optimizers import PLAIN_TENSORS
 from .checkpoint_dirs import CorruptCheckpoint
 
@@ -150,9 +152,12 @@ def unchanged_base_names(
     run: RunState,
     snapshot: Snapshot,  # of the run
 ) -> frozenset:
-    "Return the snapshot names of the base weights that a checkpoint need not hold: those with which the run began."
-    names = frozen_base_names(run)
+    """Return the snapshot names of the weights that a checkpoint need not hold: those of the base, and of frozen modules that
+    user code holds, such as a teacher, with which the run began."""
     first = run.first.snapshot.tensors if run.first.snapshot is not None else {}
+    nodes = [o for o in (snapshot.values.get("user") or {}).get("nodes", ()) if isinstance(o, TensorNode)]
+    user = {o.place.name for o in nodes if o.is_parameter and not o.requires_grad and o.place.kind == "whole"}
+    names = frozen_base_names(run) | (user & first.keys())
     # a quantized layer converts its bias in the first forward pass
     known = [n for n in names - ModuleWalk(run).cast_names() if n in first and n in snapshot.tensors] if names else []
     # where a merge and its reversal have changed a weight, the script that makes the base does not make it
@@ -162,12 +167,14 @@ def unchanged_base_names(
 
 # %% ../../nbs/07_state/02_model_files.ipynb #f52d2acd
 def add_base_weights(run: RunState, snapshot: Snapshot) -> Snapshot:
-    "Add the base weights of this model to a snapshot that was read; raise ValueError if the base differs."
+    "Add the weights of which a snapshot that was read has only the digests; raise ValueError if they differ here."
     base = snapshot.values.pop("base", None)
     if not base: return snapshot
     walk = ModuleWalk(run)
     stays = frozen_base_weights(run, ModuleWalk(run))
     here = dict(walk.named())
+    if any(name.startswith("user/") for name in base):
+        here |= capture_user_state(run, lambda name, t: t).tree.tensors
     shared = shared_copies(run)
     found: dict[str, torch.Tensor] = {}
     for name, said in base.items():
@@ -182,6 +189,12 @@ def add_base_weights(run: RunState, snapshot: Snapshot) -> Snapshot:
             # a quantized layer converts its bias in the first forward pass
             candidates += [t.to(d) for t in candidates for d in (torch.bfloat16, torch.float16, torch.float32)]
         match = next((t for t in candidates if tensor_digest(t) == said), None)
+        if match is None and name.startswith("user/"):
+            raise ValueError(
+                f"The checkpoint holds only a digest of {name.removeprefix('user/')}, which was frozen and had not"
+                " changed, and it has other values here. Load the same weights before the Learner is made; random ones"
+                " need the same seed."
+            )
         if match is None:
             raise ValueError(
                 f"The adapters of this checkpoint were trained on another base model: {name.split('/', 1)[1]!r}"
@@ -205,16 +218,16 @@ def _read_adapter_file(folder: Path) -> dict:
     raise CorruptCheckpoint(f"{folder} holds no adapter: there is no adapter_model.safetensors in it.")
 
 # %% ../../nbs/07_state/02_model_files.ipynb #5378edb2
-def check_adapter(folder: str | Path, weights: dict, own: dict):
-    "Raise ValueError if a file's adapter differs from the model's in its names in the file or in its shapes."
-    strange = sorted(set(weights) ^ set(own))
-    if strange: raise ValueError(f"{folder} holds another adapter: {strange[0]!r} is not in both.")
+def check_same_weights(
+    holds: str,  # beginning of the message
+    strange: Sequence[str],  # names that are not in both
+    weights: dict, own: dict,
+):
+    "Raise ValueError if the weights in files differ from the model's in names or shapes."
+    if strange: raise ValueError(f"{holds}: {strange[0]!r} is not in both.")
     for k, t in weights.items():
         if t.shape != own[k].shape:
-            raise ValueError(
-                f"{folder} holds another adapter: {k!r} has the shape {tuple(t.shape)} there and {tuple(own[k].shape)}"
-                " here."
-            )
+            raise ValueError(f"{holds}: {k!r} has the shape {tuple(t.shape)} there and {tuple(own[k].shape)} here.")
 
 @torch.no_grad()
 def read_adapters(model: torch.nn.Module, folder: str | Path) -> dict:
@@ -230,7 +243,8 @@ def read_adapters(model: torch.nn.Module, folder: str | Path) -> dict:
         embeddings = {k for k in read[name] if "embed" in k and k not in _adapter_entries(model, name, state)}
         for k in embeddings:
             del read[name][k]
-        check_adapter(place, read[name], _adapter_entries(model, name, state))
+        own = _adapter_entries(model, name, state)
+        check_same_weights(f"{place} holds another adapter", sorted(set(read[name]) ^ set(own)), read[name], own)
     # entries that may belong to an adapter: trainable ones, or with an adapter's name in theirs
     trained = {
         k for k, p in model.named_parameters(remove_duplicate=False)
@@ -348,10 +362,5 @@ def read_weights_for_model(
     strange = [k for k in weights if k not in own] + [
         k for k, t in own.items() if id(t) not in there and k not in computed
     ]
-    if strange:
-        raise ValueError(f"{folder} holds the weights of another model: {strange[0]!r} is not in both.")
-    for k, t in weights.items():
-        if t.shape != own[k].shape:
-            raise ValueError(f"{folder} holds the weights of another model: {k!r} has the shape {tuple(t.shape)} there "
-                             f"and {tuple(own[k].shape)} here.")
+    check_same_weights(f"{folder} holds the weights of another model", strange, weights, own)
     return weights

@@ -16,6 +16,7 @@ from typing import cast
 import torch
 
 from ..core.errors import LOST_DEVICE, InvalidOperation, warn
+from ..core.memory import free_host_memory
 from ..core.history import History, is_ancestor
 from ..device.sharding import local_nbytes, to_local
 from ..device.weight_storage import has_adapters, is_read_only
@@ -26,7 +27,7 @@ from ..engine.run_state import RunState
 from ..engine.snapshot import capture_snapshot
 from ..engine.settings import SETTABLE
 from ..engine.snapshot_fields import named_weights
-from ..engine.snapshot_file import available_memory, disk_folder, disk_space, memory_for_copies
+from ..engine.snapshot_file import disk_folder, disk_space, memory_for_copies
 from ..engine.user_state import user_state_bytes
 from .async_save import check_folder_free, get_saver, make_checkpoint_writer
 
@@ -288,7 +289,7 @@ class RewindBuffer:
             self.share = memory_for_copies()
         world = run.device.world
         first = run.first.snapshot.in_memory if run.first.snapshot is not None else 0
-        mine = min(self.share - first, sum(s.in_memory for s in self.kept) + available_memory() / 2)
+        mine = min(self.share - first, sum(s.in_memory for s in self.kept) + free_host_memory() / 2)
         memory, disk = map(min, zip(*world.all_gather_object((mine, disk_space() / world.size))))
         in_memory = min(max(int(memory // size), 0), MAX_SNAPSHOTS)
         on_disk = 0 if in_memory >= ENOUGH else min(int(disk // size), MOST_ON_DISK)

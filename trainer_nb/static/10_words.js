@@ -1,4 +1,4 @@
-// Elements of the page, and the kernel's texts. Whatever comes from outside is set as textContent, never as markup.
+// Elements of the page. Texts of the kernel, which has formatted their numbers, are set as textContent, never as markup.
 
 function make(tag, cls = "", text = null, attributes = {}) {
   const node = document.createElement(tag);
@@ -22,20 +22,6 @@ function setAttribute(node, name, value) {
 function show(node, visible) { if (node.hidden === Boolean(visible)) node.hidden = !visible; }
 
 function randomId() { return Array.from(crypto.getRandomValues(new Uint32Array(2)), o => o.toString(36)).join(""); }
-
-// A value that the kernel sends as text, as the page writes numbers; what is no number as it is.
-function valueText(text, digits) {
-  if (text === null || text === undefined || text === "") return text;
-  const value = Number(text);
-  if (Number.isNaN(value)) return /^nan$/i.test(text) ? "NaN" : text;
-  return number(value, digits);
-}
-
-// The counts in a text of the kernel: "step 1050 of 4800".
-const countsIn = text => typeof text === "string" ? text.replace(/\b(steps?|of|batch|epoch) (\d{4,})(?!\d|\.\d)/g, (_, word, count) => `${word} ${thousands(count)}`) : text;
-
-// The measured values in a text of the kernel, with as many digits as elsewhere: "0.04382 over the last 105 steps".
-const valuesIn = text => typeof text === "string" ? text.replace(/(?<![\w.])\d+\.\d{3,}(e-?\d+)?(?![\w.]*\w)/g, value => number(Number(value))) : text;
 
 function duration(minutes) {
   const seconds = Math.max(0, minutes * 60);

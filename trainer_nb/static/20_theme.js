@@ -24,7 +24,7 @@ class Theme {
   read() {
     this.dark = lightness(resolved(this.probe, "--tnb-surface")) < 0.5;
     this.root.classList.toggle("tnb-dark", this.dark);   // before the others are read: it changes some of them
-    const names = { surface: "--tnb-surface", ink: "--tnb-ink", muted: "--tnb-muted", grid: "--tnb-grid", line: "--tnb-line" }, found = {};
+    const names = { surface: "--tnb-surface", ink: "--tnb-ink", muted: "--tnb-muted", grid: "--tnb-grid", line: "--tnb-line", bad: "--tnb-bad" }, found = {};
     for (const [key, name] of Object.entries(names)) found[key] = resolved(this.probe, name);
     const key = JSON.stringify(found);
     if (key === this.key) return;

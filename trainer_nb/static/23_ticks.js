@@ -23,6 +23,11 @@ function multiples(low, high, step) {
   return found;
 }
 
+// Ticks are {at, text}, all texts of an axis of one kind.
+function linearTicks(low, high, count, step = roundStep(high - low, count)) {
+  return multiples(low, high, step).map(at => ({ at, text: tickText(at, step, Math.max(Math.abs(low), Math.abs(high))) }));
+}
+
 function tickText(value, step, size) {
   if (Math.abs(value) < step / 1e6) return "0";
   const sign = value < 0 ? "−" : "", v = Math.abs(value);
@@ -44,8 +49,7 @@ function exponent(v, step) {
 function logTicks(low, high, count) {
   const decades = Math.log10(high / low);
   if (decades < 0.7) {
-    const step = roundStep(high - low, count);
-    return multiples(low, high, step).map(at => ({ at, text: tickText(at, step, high) }));
+    return linearTicks(low, high, count);
   }
   const heads = decades > count / 2 ? [1] : decades > count / 4 ? [1, 3] : [1, 2, 5], found = [];
   const every = Math.max(1, Math.ceil(decades / count));
@@ -57,4 +61,43 @@ function logTicks(low, high, count) {
     }
   }
   return found;
+}
+
+// The smallest and largest of what was added.
+class Extent {
+  constructor(log, values = []) {
+    Object.assign(this, { log, low: Infinity, high: -Infinity });
+    values.forEach(o => this.add(o));
+  }
+  add(value) {
+    if (!Number.isFinite(value) || this.log && value <= 0) return;
+    if (value < this.low) this.low = value;
+    if (value > this.high) this.high = value;
+  }
+  to(value) { return this.log ? Math.log10(value) : value; }
+  size() { return this.to(this.high) - this.to(this.low) || Math.abs(this.to(this.high)) * 0.1 || 1; }
+  // {low, high, above, below}: the span to draw, with the single values around (sorted, and the extent of all); those that would flatten
+  // everything else are left out, and above and below say how far they go.
+  around(sorted, every) {
+    this.add(sorted[Math.floor(sorted.length * 0.005)]);
+    this.add(sorted[Math.ceil(sorted.length * 0.995) - 1]);
+    if (this.low > this.high) return every.low > every.high ? null : { ...every.padded(), above: null, below: null };
+    const size = 0.4 * this.size(), high = Math.max(this.high, every.high), low = Math.min(this.low, every.low);
+    const above = this.to(high) - this.to(this.high) > size ? high : null, below = this.to(this.low) - this.to(low) > size ? low : null;
+    if (above === null) this.high = high;
+    if (below === null) this.low = low;
+    return { ...this.padded(), above, below };
+  }
+  padded() {
+    const { low, high, log } = this, span = high - low;
+    if (log) { const pad = span ? (high / low) ** 0.05 : 2; return { low: low / pad, high: high * pad }; }
+    const pad = span ? span * 0.06 : Math.abs(low) * 0.1 || 1;
+    return { low: low >= 0 && low < span * 0.3 ? 0 : low - pad, high: high + pad };
+  }
+}
+
+// Where the columns of a heat map meet: half-way between their places.
+function columnEdges(x) {
+  const between = x.slice(1).map((o, i) => (o + x[i]) / 2);
+  return [2 * x[0] - (between[0] ?? x[0] + 0.5), ...between, 2 * x.at(-1) - (between.at(-1) ?? x[0] - 0.5)];
 }

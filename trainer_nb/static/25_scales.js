@@ -8,7 +8,6 @@ const AXES = {
 
 const MINUTES = [1 / 60, 2 / 60, 5 / 60, 10 / 60, 15 / 60, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440];
 
-// Ticks are {at, text}, all texts of an axis of one kind.
 function ticks(scale, count, axis = "") {
   const { low, high } = scale;
   if (!(high > low)) return [];
@@ -16,7 +15,7 @@ function ticks(scale, count, axis = "") {
   let step = roundStep(high - low, count);
   if (axis === "steps") step = Math.max(1, step);
   if (axis === "time" && high - low > 1 / 60) step = MINUTES.find(o => o >= (high - low) / count) || roundStep((high - low) / 1440, count) * 1440;
-  return multiples(low, high, step).map(at => ({ at, text: axis === "time" ? clock(at, step) : tickText(at, step, Math.max(Math.abs(low), Math.abs(high))) }));
+  return axis === "time" ? multiples(low, high, step).map(at => ({ at, text: clock(at, step) })) : linearTicks(low, high, count, step);
 }
 
 function clock(minutes, step) {

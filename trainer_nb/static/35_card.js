@@ -145,7 +145,8 @@ class Card {
     }
   }
 
-  dots() { return []; }
+  // Dots on the crosshair: of the values there that have a place.
+  dots(x) { return this.valuesAt(x).filter(o => o.y !== undefined); }
 
   stop() {
     this.resize.disconnect();
@@ -190,8 +191,9 @@ function drawMarks(pen, card) {
   for (const mark of view.marks) {
     const at = Math.round(card.x.at(view.placeOf(mark))) + 0.5;
     if (!(at >= left - 1 && at <= left + width + 1)) continue;
-    pen.globalAlpha = mark.gone ? 0.2 : 0.4;
-    pen.strokeStyle = pen.fillStyle = view.theme.muted;
+    const broken = mark.kind === "exception" || mark.kind === "nan";
+    pen.globalAlpha = mark.gone ? 0.2 : broken ? 0.8 : 0.4;
+    pen.strokeStyle = pen.fillStyle = broken ? view.theme.bad : view.theme.muted;
     pen.lineWidth = 1;
     card.points++;
     pen.beginPath();

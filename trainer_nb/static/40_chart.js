@@ -125,16 +125,7 @@ class Chart extends Card {
     for (const { points } of evaluations) points.forEach(([, value], i) => {   // the neighbours of what is in sight as well: lines lead there
       if ((points[i + 1] || points[i])[0] >= range[0] && (points[i - 1] || points[i])[0] <= range[1]) sure.add(value);
     });
-    const core = sure.copy(), sorted = Float64Array.from(some.filter(o => Number.isFinite(o))).sort();
-    if (sorted.length) { core.add(sorted[Math.floor(sorted.length * 0.005)]); core.add(sorted[Math.ceil(sorted.length * 0.995) - 1]); }
-    if (core.none) core.join(every);
-    if (core.none) return null;
-    const size = core.size(), whole = every.copy();
-    whole.join(core);
-    const above = whole.up(core) > 0.4 * size, below = whole.down(core) > 0.4 * size;
-    if (!above) core.high = whole.high;
-    if (!below) core.low = whole.low;
-    return { ...core.padded(), above: above ? whole.high : null, below: below ? whole.low : null };
+    return sure.around(Float64Array.from(some.filter(o => Number.isFinite(o))).sort(), every);
   }
 
   beyond(pen, y) {
@@ -269,7 +260,7 @@ class Chart extends Card {
   }
 
   // ---- what stands at a place
-  // Rows {label, text, color, kind} for the tooltip.
+  // Rows {label, text, color, kind} for the tooltip, with x and y of their dots.
   valuesAt(x) {
     const found = [], { column } = this.axis, several = this.view.shown().length > 1;
     if (this.quantity) for (const run of this.view.shown()) {
@@ -279,32 +270,19 @@ class Chart extends Card {
       if (Number.isNaN(mean) && Number.isNaN(y[i])) continue;
       const low = run.get(i, this.column + LOW), high = run.get(i, this.column + HIGH);
       const each = run.width > 1 && low !== high ? `${number(low, 3)} … ${number(high, 3)}` : this.weight ? "this step " + number(mean, 3) : "";
-      found.push({ label: several ? run.label : this.title.toLowerCase(), text: number(y[i]), each, color: this.color(run), kind: "line" });
+      const place = { x: this.x.at(run.get(i, column)), y: this.y.at(y[i]) };
+      found.push({ label: several ? run.label : this.title.toLowerCase(), text: number(y[i]), each, color: this.color(run), kind: "line", ...place });
     }
     for (const { name, run, color, points } of this.evaluations()) {
       const near = closest(points, x), away = near && Math.abs(this.x.at(near[0]) - this.x.at(x));
       if (!near || away > (this.quantity ? 8 : 40)) continue;
-      found.push({ label: several ? `${name}, ${run.label}` : name, text: number(near[1]), each: "", color, kind: "ring" });
+      const place = { x: this.x.at(near[0]), y: this.y.at(near[1]) };
+      found.push({ label: several ? `${name}, ${run.label}` : name, text: number(near[1]), each: "", color, kind: "ring", ...place });
     }
     return found;
   }
 
   far(run, i, x) { return Math.abs(this.x.at(run.get(i, this.axis.column)) - this.x.at(x)) > Math.max(12, this.area.width / 30); }
-
-  dots(x) {
-    if (!this.x) return [];
-    const found = [];
-    if (this.quantity) for (const run of this.view.shown()) {
-      const i = run.nearest(this.axis.column, x);
-      if (i < 0 || this.far(run, i, x)) continue;
-      found.push({ x: this.x.at(run.get(i, this.axis.column)), y: this.y.at(run.curve(this.column + MEAN, this.weight).y[i]), color: this.color(run) });
-    }
-    for (const { color, points } of this.evaluations()) {
-      const near = closest(points, x);
-      if (near && Math.abs(this.x.at(near[0]) - this.x.at(x)) <= (this.quantity ? 8 : 40)) found.push({ x: this.x.at(near[0]), y: this.y.at(near[1]), color });
-    }
-    return found;
-  }
 
   // The newest value beside the title, and the chart in words for those who do not see it.
   describe(runs, evaluations) {
@@ -314,39 +292,11 @@ class Chart extends Card {
     const broken = main && this.view.brokenLoss() && Number.isNaN(main.last(this.column + MEAN)) && main.known(this.column);
     if (main) { const { y } = main.curve(this.column + MEAN, this.weight); for (let i = y.length - 1; i >= 0 && Number.isNaN(value); i--) value = y[i]; }
     else if (!this.quantity && own) value = own.points[own.points.length - 1][1];
-    const text = broken || main && this.key === "loss" && this.view.brokenLoss() ? "NaN" : Number.isNaN(value) ? "" : number(value);
+    const text = broken || main && this.key === "loss" && this.view.brokenLoss() ? "nan" : Number.isNaN(value) ? "" : number(value);
     setText(this.value, text);
-    setText(this.valueNote, main && this.weight && text && text !== "NaN" ? "smoothed" : "");
-    this.value.classList.toggle("tnb-broken", text === "NaN");
+    setText(this.valueNote, main && this.weight && text && text !== "nan" ? "smoothed" : "");
+    this.value.classList.toggle("tnb-broken", text === "nan");
     setAttribute(this.plot, "aria-label", text ? `${this.title}: now ${text}` : `${this.title}: ${this.nothing()}`);
-  }
-}
-
-// The smallest and largest of what was added.
-class Extent {
-  constructor(log) { Object.assign(this, { log, low: Infinity, high: -Infinity }); }
-  add(value) {
-    if (!Number.isFinite(value) || this.log && value <= 0) return;
-    if (value < this.low) this.low = value;
-    if (value > this.high) this.high = value;
-  }
-  join(other) { this.add(other.low); this.add(other.high); }
-  copy() { const o = new Extent(this.log); o.join(this); return o; }
-  get none() { return this.low > this.high; }
-  to(value) { return this.log ? Math.log10(value) : value; }
-  size() { return this.to(this.high) - this.to(this.low) || Math.abs(this.to(this.high)) * 0.1 || 1; }
-  up(core) { return this.to(this.high) - this.to(core.high); }
-  down(core) { return this.to(core.low) - this.to(this.low); }
-  padded() {
-    let { low, high } = this;
-    if (low === high) {
-      const pad = this.log ? 0 : Math.abs(low) * 0.1 || 1;
-      return this.log ? { low: low / 2, high: high * 2 } : { low: low - pad, high: high + pad };
-    }
-    if (this.log) { const pad = (high / low) ** 0.05; return { low: low / pad, high: high * pad }; }
-    const pad = (high - low) * 0.06;
-    if (low > 0 && low < (high - low) * 0.3) return { low: 0, high: high + pad };
-    return { low: low >= 0 ? Math.max(0, low - pad) : low - pad, high: high + pad };
   }
 }
 

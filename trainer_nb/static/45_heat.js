@@ -30,12 +30,11 @@ class Heat extends Card {
 
   // One pixel for each value; stretched when drawn.
   paint() {
-    const { rows, columns, log, span } = this.given, extent = new Extent(log);
-    for (const value of span || this.values) extent.add(value);   // a span that is given: of shares, a small one looks small
+    const { rows, columns, log, span } = this.given, extent = new Extent(log, span || this.values);   // a span that is given: of shares, a small one looks small
     this.extent = extent;
-    setText(this.low, extent.none ? "" : number(extent.low, 2));
-    setText(this.high, extent.none ? "" : number(extent.high, 2));
-    if (!rows.length || !columns || extent.none) { this.image.width = 0; return; }
+    setText(this.low, extent.low > extent.high ? "" : number(extent.low, 2));
+    setText(this.high, extent.low > extent.high ? "" : number(extent.high, 2));
+    if (!rows.length || !columns || extent.low > extent.high) { this.image.width = 0; return; }
     this.image.width = columns;
     this.image.height = rows.length;
     const pen = this.image.getContext("2d"), data = pen.createImageData(columns, rows.length);
@@ -57,18 +56,12 @@ class Heat extends Card {
     const left = Math.ceil(Math.max(32, ...names.map(o => pen.measureText(o).width)) + 10), top = 14, bottom = 24;
     this.area = { left, top, width: width - left - 6, height: height - top - bottom };
     this.x = new Scale(range[0], range[1], left, width - 6);
-    this.edges = this.edgesOf(given.x.map(o => view.main().convert(o, 0, AXES[view.axis].column)));
+    this.edges = columnEdges(given.x.map(o => view.main().convert(o, 0, AXES[view.axis].column)));
     this.stretch(pen);
     this.names(pen, names);
     drawX(pen, this);
     drawMarks(pen, this);
     setAttribute(this.plot, "aria-label", `${this.title}: ${given.rows.length} rows by ${given.columns} columns`);
-  }
-
-  // A column reaches half-way to its neighbours.
-  edgesOf(x) {
-    const between = x.slice(1).map((o, i) => (o + x[i]) / 2), first = x.length > 1 ? x[0] - (x[1] - x[0]) / 2 : x[0] - 0.5;
-    return [first, ...between, x.length > 1 ? x[x.length - 1] + (x[x.length - 1] - x[x.length - 2]) / 2 : x[0] + 0.5];
   }
 
   stretch(pen) {

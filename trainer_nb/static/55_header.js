@@ -59,15 +59,15 @@ class Header {
     const health = ["good", "plain", "warn", "bad"].includes(status.tone) ? status.tone : "plain";
     setAttribute(this.verdict, "data-tone", health);
     setIcon(this.verdictIcon, health);
-    setText(this.sentence, valuesIn(countsIn(status.verdict)));
+    setText(this.sentence, status.verdict);
     this.verdict.classList.toggle("tnb-blank", !status.verdict);
     show(this.failure, status.traceback);
     setText(this.traceback, status.traceback);
     this.progress(status);
     this.set("step", status.step === null || status.step === undefined ? null : whole(status.step), status.total ? " / " + whole(status.total) : "");
-    this.set("epoch", typeof status.epoch === "number" ? status.epoch.toFixed(2) : status.epoch, status.epochs ? " / " + cellCount(rounded(status.epochs)) : "");
-    this.set("loss", valueText(status.loss));
-    this.set("speed", typeof status.rate === "string" ? status.rate.replace(/^\d{4,}/, thousands) : status.rate);
+    this.set("epoch", status.epoch, status.epochs ? " / " + status.epochs : "");
+    this.set("loss", status.loss);
+    this.set("speed", status.rate);
     this.set("elapsed", status.elapsed);
     this.set("left", status.left);
     this.set("memory", status.memory);
@@ -90,7 +90,7 @@ class Header {
     setAttribute(this.pill, "data-tone", heard ? "plain" : tone);
     setAttribute(this.pill, "data-live", !heard && (state === "training" || evaluating) ? "" : null);
     const batches = evaluating && `${whole(evaluating[0])}${evaluating[1] ? " of " + whole(evaluating[1]) : ""} batches`;
-    setText(this.words, heard ? `last known: ${state}, step ${whole(status.step)}, at ${heard}` : batches || countsIn(this.place(status.words, state)));
+    setText(this.words, heard ? `last known: ${state}, step ${whole(status.step)}, at ${heard}` : batches || this.place(status.words, state));
     setAttribute(this.bar, "data-state", heard ? "inactive" : state);
   }
 
@@ -110,6 +110,3 @@ class Header {
     if (this.status) this.sign();
   }
 }
-
-const cellCount = text => /^\d{4,}$/.test(text) ? thousands(text) : text;
-const rounded = o => typeof o === "number" && !Number.isInteger(o) ? o.toFixed(2) : String(o);

@@ -23,8 +23,7 @@ class Evaluations {
     this.fresh = this.fresh !== false && !this.scroll.clientHeight;   // not yet in sight
     this.cells(this.columns, "th", columns);
     while (this.body.children.length > rows.length) this.body.lastChild.remove();
-    const shown = row => row.map((text, i) => columns[i] === "epoch" ? text : cellText(text));
-    rows.forEach((row, i) => this.cells(this.body.children[i] || this.body.appendChild(make("tr")), "td", shown(row)));
+    rows.forEach((row, i) => this.cells(this.body.children[i] || this.body.appendChild(make("tr")), "td", row));
     setText(this.note, earlier ? `${whole(earlier)} earlier ${earlier === 1 ? "one is" : "ones are"} not listed` : "");
     show(this.box, rows.length);
     if (bottom) this.scroll.scrollTop = this.scroll.scrollHeight;
@@ -40,9 +39,6 @@ class Evaluations {
     texts.forEach((text, i) => setText(row.children[i] || row.appendChild(make(tag)), text));
   }
 }
-
-// A count with separators, a measured value with as many digits as elsewhere, and other texts as they are.
-const cellText = text => /^-?\d+$/.test(text) ? whole(Number(text)) : valueText(text);
 
 // One line for the newest, a list for all.
 class Notices {
@@ -61,11 +57,11 @@ class Notices {
   }
 
   say(text, tone = "plain", phase = "") {
-    this.phase = phase;
+    this.pending = ["sent", "busy", "received"].includes(phase);
     setAttribute(this.line, "data-tone", tone);
     setAttribute(this.line, "data-phase", phase || null);
     setIcon(this.icon, phase === "sent" || phase === "received" ? "dot" : phase === "busy" ? "wait" : tone === "plain" ? "info" : tone);
-    setText(this.text, countsIn(text));
+    setText(this.text, text);
   }
 
   // The line shows the newest notice, unless it was there before, or when the page came.
@@ -90,7 +86,7 @@ class Notices {
     const shown = ["good", "plain", "warn", "bad"].includes(tone) ? tone : "plain";
     setAttribute(row, "data-tone", shown);
     setIcon(row.children[0], shown === "plain" ? "info" : shown);
-    setText(row.children[1], countsIn(text));
-    setText(row.children[2], typeof at === "number" ? "step " + whole(at) : at);
+    setText(row.children[1], text);
+    setText(row.children[2], at);
   }
 }

@@ -6,9 +6,7 @@ const QUIET = 5000, GONE = 8000, RETRY = 10000;   // and ms between two later at
 
 class Link {
   constructor(view, model) {
-    Object.assign(this, { view, model, seen: 0, answered: false, closed: false });
-    window.__trainer_nb_page = window.__trainer_nb_page || randomId();
-    this.page = window.__trainer_nb_page;
+    Object.assign(this, { view, model, seen: false, answered: false, closed: false });
     this.onMessage = (content, buffers) => this.receive(content, buffers || []);
     this.gone = () => this.close();
     this.moved = () => this.alive() ? this.hello() : this.close();
@@ -33,9 +31,12 @@ class Link {
     this.say();
   }
 
-  // A kernel that was killed or restarted closes nothing: without an answer, a run that is shown as training is not known to train.
+  // Where the run does not train, the kernel is asked only while the pointer is in the view: each question keeps it busy for a moment.
+  wanted() { return this.view.live() || this.view.root.matches(":hover"); }
+
+  // A kernel that was killed or restarted closes nothing: without an answer, what is shown of the run is not known to hold.
   look() {
-    if (!this.answered || this.closed || !this.view.live()) { this.asked = null; return; }
+    if (!this.answered || this.closed) { this.asked = null; return; }
     const now = Date.now();
     // Whether clicks wait for a cell is known to the kernel from how a message arrives. A new page's first messages may wait in any case: JupyterLab
     // may send them before it has a subshell for them. So it is tried again, less and less often.
@@ -45,15 +46,15 @@ class Link {
     }
     if (this.asked !== null && now - this.asked > GONE) {
       this.close();
-      this.timer = setInterval(() => this.post({ kind: "ping" }), RETRY);
+      this.timer = setInterval(() => { if (this.wanted()) this.post({ kind: "ping" }); }, RETRY);
     }
-    else if (this.asked === null && now - this.heard > QUIET) {
+    else if (this.asked === null && now - this.heard > QUIET && this.wanted()) {
       this.asked = now;
       this.post({ kind: "ping" });
     }
   }
 
-  say() { this.post({ kind: "hello", page: this.page, view: this.view.id, seen: this.seen }); }
+  say() { this.post({ kind: "hello" }); }
 
   post(content) {
     if (this.closed && !["hello", "ping"].includes(content.kind)) return false;
@@ -75,7 +76,7 @@ class Link {
     this.heard = Date.now();
     this.asked = null;
     if (content.kind === "all") {
-      this.seen++;
+      this.seen = true;
       this.answered = true;
       clearInterval(this.timer);
       clearTimeout(this.patience);

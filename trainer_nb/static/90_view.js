@@ -28,8 +28,7 @@ class View {
       for (const node of [this.root, event.target]) setAttribute(node, "data-lm-suppress-shortcuts", saving(event) ? null : "true");
     };
     window.addEventListener("keydown", this.saves, true);
-    this.stills = new Stills(this.root);
-    this.placed = new ResizeObserver(() => { this.theme.read(); this.stills.watch(this.still); this.evaluations.settle(); });   // made before it stands in the page
+    this.placed = new ResizeObserver(() => { this.theme.read(); this.evaluations.settle(); });   // made before it stands in the page
     this.placed.observe(this.root);
     this.link = new Link(this, model);
     this.connection("");
@@ -76,7 +75,7 @@ class View {
   take(content, buffers) {
     let whole = true;
     const has = name => content[name] !== undefined && content[name] !== null;
-    if (has("still")) { this.still = String(content.still); this.stills.watch(this.still); }
+    if (has("still")) setAttribute(this.root, "data-number", content.still);   // the picture of this number hides itself while the view is there
     if (has("compact")) this.root.classList.toggle("tnb-compact", Boolean(content.compact));
     if (has("controls")) { show(this.control, content.controls); this.controlled = Boolean(content.controls); }
     if (has("title")) setText(this.header.title, content.title);
@@ -97,7 +96,7 @@ class View {
   }
 
   setStatus(status) {
-    if (this.status.state !== status.state && this.notices.phase === "done") this.say("", "plain");   // what was done has passed
+    if (this.status.state !== status.state && !this.notices.pending) this.say("", "plain");   // what was done, refused or has failed has passed
     this.status = status;
     this.heardAt = new Date();
     this.header.update(status);
@@ -161,7 +160,7 @@ class View {
       if (!this.hidden.has("kind:left")) for (let i = 0; i < run.left.length; i += WIDE) extent.add(run.left[i + column]);
       for (const points of Object.values(this.metrics[run.id] || {})) for (const end of [0, points.length - 1]) if (points[end]) extent.add(points[end][column]);
     }
-    if (extent.none) return null;
+    if (extent.low > extent.high) return null;
     const low = extent.low > 0.3 * extent.high ? extent.low : Math.min(0, extent.low);
     return extent.high > low ? [low, extent.high] : [low - 0.5, low + 0.5];
   }
@@ -254,7 +253,7 @@ class View {
     const changes = this.marks.filter(under).slice(0, 8);
     const row = main.nearest(AXES[this.axis].column, x), near = row >= 0 ? main.convert(x, AXES[this.axis].column, 0) : x;
     const others = Object.entries(AXES).filter(([name]) => name !== this.axis && row >= 0).map(([, axis]) => axis.say(main.convert(near, 0, axis.column)));
-    this.tooltip.show([AXES[this.axis].say(x), ...others].join("  ·  "), values, changes.map(o => `⚑ ${countsIn(o.word || o.kind)}${o.gone ? " (discarded)" : ""}`),
+    this.tooltip.show([AXES[this.axis].say(x), ...others].join("  ·  "), values, changes.map(o => `⚑ ${o.word || o.kind}${o.gone ? " (discarded)" : ""}`),
       [box.left - own.left + place, box.top - own.top + 18]);
   }
 
@@ -306,7 +305,6 @@ class View {
     this.stopped = true;
     cancelAnimationFrame(this.frame);
     this.placed.disconnect();
-    this.stills.stop();
     this.link.stop();
     this.commands.stop();
     this.controls.stop();

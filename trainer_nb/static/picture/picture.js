@@ -2,7 +2,7 @@
 // The numbers stand in JSON behind each image, which remains where no script runs. Whatever comes from outside is set as text.
 
 const STYLE = `
-.tnb-picture { position: relative; display: grid; gap: 8px 18px; max-width: 1150px; margin: 6px 0; font: 13px/1.4 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; font-variant-numeric: tabular-nums; }
+.tnb-picture { position: relative; display: grid; gap: 8px 18px; max-width: 1150px; margin: 6px 0; font: 13px/1.4 system-ui, sans-serif; font-variant-numeric: tabular-nums; }
 .tnb-picture * { box-sizing: border-box; }
 .tnb-picture button { display: inline-flex; align-items: center; gap: 5px; margin: 0; padding: 1px 6px; border: 0; border-radius: 4px; background: none; color: inherit; font: inherit; font-size: 12px; cursor: pointer; }
 .tnb-picture button[aria-pressed=false] { opacity: .45; text-decoration: line-through; }
@@ -34,8 +34,6 @@ function svg(parent, tag, attributes = {}, text = "") {
   return node;
 }
 
-const finite = values => values.filter(Number.isFinite);
-// characters of the name of a row; the end of a layer's name tells it apart
 function nearest(values, x) { return values.reduce((best, o) => o !== null && (best === null || Math.abs(o - x) < Math.abs(best - x)) ? o : best, null); }
 
 // A panel: its axes, and what is drawn between them.
@@ -59,7 +57,7 @@ class Plot {
     }
     const main = this.lines.find(o => o.style === "line");
     head.hidden = !this.title;
-    if (picture.live && main) html(head, "span", "soft", number(finite(main.y).pop()));
+    if (picture.live && main) html(head, "span", "soft", number(main.y.filter(Number.isFinite).pop()));
     this.svg = svg(this.cell, "svg", { role: "img", "aria-label": this.title });
     if (this.note) html(this.cell, "div", "note", this.note);
     this.listen();
@@ -77,36 +75,26 @@ class Plot {
   }
 
   // All places on the horizontal axis.
-  places() { return this.xspan ?? finite([...this.lines, ...this.heats].flatMap(o => o.x).concat(this.bars.flatMap(o => o.edges))).filter(o => !this.xlog || o > 0); }
+  places() { return this.xspan ?? [...this.lines, ...this.heats].flatMap(o => o.x).concat(this.bars.flatMap(o => o.edges)); }
 
   // The values in sight, and those beside them, to which lines lead.
   seen(line) {
     const [low, high] = this.range, inside = (x, i) => x !== null && (line.x[i + 1] ?? x) >= low && (line.x[i - 1] ?? x) <= high;
-    return line.y.filter((o, i) => inside(line.x[i], i) && o !== null && (!this.ylog || o > 0));
+    return line.y.filter((o, i) => inside(line.x[i], i) && o !== null);
   }
 
   // From where to where the values go, in all panels that were given the same range. Single steps far from everything else leave
   // the picture, as in the live view.
   heights() {
-    const lines = this.picture.plots.filter(o => o.scale === this.scale).flatMap(o => o.shown(o.lines)), faint = lines.filter(o => o.style === "faint").flatMap(o => this.seen(o)).sort((a, b) => a - b);
-    const sure = lines.filter(o => o.style !== "faint").flatMap(o => this.seen(o)).concat(this.shown(this.bars).flatMap(o => this.ylog ? finite(o.counts).filter(n => n > 0) : [0, ...o.counts]));
-    const core = sure.concat(faint[Math.floor(faint.length * 0.005)] ?? [], faint[Math.ceil(faint.length * 0.995) - 1] ?? []);
-    const least = core.reduce((a, b) => Math.min(a, b), Infinity), most = core.reduce((a, b) => Math.max(a, b), -Infinity);
-    this.above = this.below = null;
-    if (least > most) return this.ylog ? [0.1, 1] : [0, 1];
-    const measure = this.ylog ? Math.log10 : o => o, size = measure(most) - measure(least) || 1;
-    let [low, high] = [least, most];
-    if (faint.length && measure(faint.at(-1)) - measure(most) > 0.4 * size) this.above = faint.at(-1); else high = Math.max(high, faint.at(-1) ?? high);
-    if (faint.length && measure(least) - measure(faint[0]) > 0.4 * size) this.below = faint[0]; else low = Math.min(low, faint[0] ?? low);
-    if (this.ylog) { const pad = low === high ? 2 : (high / low) ** 0.05; return [low / pad, high * pad]; }
-    const pad = low === high ? Math.abs(low) * 0.1 || 1 : (high - low) * 0.06;
-    return [low >= 0 && low < Math.max(pad, (high - low) * 0.3) && low !== high ? 0 : low - pad, high + pad];
+    const lines = this.picture.plots.filter(o => o.scale === this.scale).flatMap(o => o.shown(o.lines)), values = faint => lines.filter(o => faint === (o.style === "faint")).flatMap(o => this.seen(o));
+    const faint = values(true).sort((a, b) => a - b), sure = values(false).concat(this.shown(this.bars).flatMap(o => [0, ...o.counts]));
+    return new Extent(this.ylog, sure).around(faint, new Extent(this.ylog, faint)) ?? { low: this.ylog ? 0.1 : 0, high: 1, above: null, below: null };
   }
 
   draw(height) {
     const width = this.svg.clientWidth || this.cell.clientWidth, rows = this.labels, names = this.picture.named(this) ? rows : [];
     this.range = this.picture.rangeOf(this);
-    const [low, high] = this.heights(), top = this.y ? 20 : 12, bottom = height - 20, count = Math.max(2, Math.floor((bottom - top) / 28));
+    const { low, high, above, below } = this.heights(), top = this.y ? 20 : 12, bottom = height - 20, count = Math.max(2, Math.floor((bottom - top) / 28));
     this.yScale = rows.length ? new Scale(-0.5, rows.length - 0.5, top, bottom) : new Scale(low, high, bottom, top, this.ylog);
     const ticks = rows.length ? [] : this.ticks(this.yScale, count), longest = Math.max(0, ...ticks.map(o => o.text.length), ...names.map(o => o.length));
     const left = rows.length && !names.length ? 8 : Math.max(34, longest * 6.2 + 12), right = width - (this.heats.length ? 58 : 8);
@@ -116,21 +104,21 @@ class Plot {
     this.svg.style.height = height + "px";
     this.axes(ticks, rows, names.length > 0);
     // a nested picture cuts off what lies beyond the axes
-    const inside = svg(this.svg, "svg", { x: left - 5, y: top - 5, width: Math.max(1, right - left + 10), height: bottom - top + 6, viewBox: `${left - 5} ${top - 5} ${Math.max(1, right - left + 10)} ${bottom - top + 6}`, style: `width: ${Math.max(1, right - left + 10)}px` });
+    const x = left - 5, y = top - 5, across = Math.max(1, right - left + 10), down = bottom - top + 6;
+    const inside = svg(this.svg, "svg", { x, y, width: across, height: down, viewBox: `${x} ${y} ${across} ${down}`, style: `width: ${across}px` });
     for (const heat of this.heats) this.heat(inside, heat);
     for (const bar of this.shown(this.bars)) this.bar(inside, bar);
     for (const line of this.layers()) this.line(inside, line);
     const places = this.labelRows();
     this.marks.forEach((mark, i) => this.mark(inside, mark, places[i]));
-    if (this.above !== null) svg(this.svg, "text", { x: right, y: top + 10, "text-anchor": "end", class: "soft" }, "↑ up to " + number(this.above));
-    if (this.below !== null) svg(this.svg, "text", { x: right, y: bottom - 5, "text-anchor": "end", class: "soft" }, "↓ down to " + number(this.below));
+    if (above !== null) svg(this.svg, "text", { x: right, y: top + 10, "text-anchor": "end", class: "soft" }, "↑ up to " + number(above));
+    if (below !== null) svg(this.svg, "text", { x: right, y: bottom - 5, "text-anchor": "end", class: "soft" }, "↓ down to " + number(below));
     this.over = svg(this.svg, "g");
   }
 
   ticks(scale, count) {
-    if (scale.log) return logTicks(scale.low, scale.high, count);
-    const step = roundStep(scale.high - scale.low, count);
-    return multiples(scale.low, scale.high, step).map(at => ({ at, text: tickText(at, step, Math.max(Math.abs(scale.low), Math.abs(scale.high))) }));
+    const { low, high, log } = scale;
+    return (log ? logTicks : linearTicks)(low, high, count);
   }
 
   axes(ticks, rows, named) {
@@ -205,17 +193,16 @@ class Plot {
 
   // A column reaches half-way to its neighbours; one pixel for each cell, and a column of them for each pixel across.
   heat(parent, heat) {
-    const { x, rows, values } = heat, between = x.slice(1).map((o, i) => (o + x[i]) / 2), columns = Math.max(1, Math.round(this.right - this.left));
+    const { x, rows, values } = heat, ends = columnEdges(x), columns = Math.max(1, Math.round(this.right - this.left));
     const canvas = document.createElement("canvas"), pen = Object.assign(canvas, { width: columns, height: rows.length }).getContext("2d"), data = pen.createImageData(columns, rows.length);
-    const ends = [x[0] - (between.length ? between[0] - x[0] : 0.5), ...between, 2 * x.at(-1) - (between.at(-1) ?? x[0] - 0.5)];
     // −1 where nothing was measured
     heat.column = at => ends.findIndex((o, i) => at >= o && at < ends[i + 1]);
-    const measure = heat.log ? Math.log10 : o => o, low = measure(heat.low), high = measure(heat.high);
+    const scale = new Extent(heat.log, [heat.low, heat.high]);
     for (let i = 0; i < columns; i++) {
       const column = heat.column(this.xScale.value(this.left + i + 0.5));
       rows.forEach((_, row) => {
         const value = values[row][column] ?? null;
-        if (value !== null && (!heat.log || value > 0)) data.data.set([...viridis((measure(value) - low) / (high - low || 1)), 255], 4 * (row * columns + i));
+        if (value !== null && (!heat.log || value > 0)) data.data.set([...viridis((scale.to(value) - scale.to(scale.low)) / scale.size()), 255], 4 * (row * columns + i));
       });
     }
     pen.putImageData(data, 0, 0);
@@ -277,8 +264,8 @@ class Plot {
   valueAt(line, x) {
     const known = line.x.filter((_, i) => line.y[i] !== null), near = nearest(known, x);
     if (near === null || Math.abs(this.xScale.at(near) - this.xScale.at(x)) > Math.max(12, (this.right - this.left) / 30)) return null;
-    const values = finite(line.y.filter((_, i) => line.x[i] === near));
-    return [near, Math.min(...values), Math.max(...values)];
+    const { low, high } = new Extent(false, line.y.filter((_, i) => line.x[i] === near));
+    return [near, low, high];
   }
 
   // Title and rows {name, text, color} of the box beside the crosshair.
@@ -368,8 +355,7 @@ class Picture {
   // The zoom, or all that there is.
   rangeOf(plot) {
     if (this.zooms.has(plot.group)) return this.zooms.get(plot.group);
-    const places = this.plots.filter(o => o.group === plot.group).flatMap(o => o.places());
-    let low = places.reduce((a, b) => Math.min(a, b), Infinity), high = places.reduce((a, b) => Math.max(a, b), -Infinity);
+    let { low, high } = new Extent(plot.xlog, this.plots.filter(o => o.group === plot.group).flatMap(o => o.places()));
     if (low > high) return plot.xlog ? [0.1, 1] : [0, 1];
     if (plot.group === "step" && !plot.xspan && !plot.xlog && low > 0 && low <= 0.3 * high) low = 0;
     if (plot.xlog) { const pad = low === high ? 2 : plot.rows.length ? (high / low) ** 0.03 : 1; return [low / pad, high * pad]; }
