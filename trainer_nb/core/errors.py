@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import difflib
-import dis
 import functools
 import gc
 import inspect
@@ -17,10 +16,10 @@ import reprlib
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from importlib import resources
-from types import CellType, CodeType, FrameType, FunctionType, TracebackType
+from types import FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -88,57 +87,24 @@ def is_misspelling(
     return matcher.real_quick_ratio() >= ratio and matcher.quick_ratio() >= ratio and matcher.ratio() >= ratio
 
 # %% ../../nbs/01_core/00_errors.ipynb #5b891906
-def code_objects(thing: Any, seen: set[int]) -> Iterator[CodeType]:
-    "Yield the code of a function, a property, a wrapped function, and of functions nested in them."
-    if thing is None or id(thing) in seen: return
-    seen.add(id(thing))
-    if isinstance(thing, CodeType):
-        yield thing
-        for nested in thing.co_consts:
-            if isinstance(nested, CodeType):
-                yield from code_objects(nested, seen)
-        return
-    held_by = ("__code__", "__func__", "__wrapped__", "fget", "fset", "fdel", "func", "method")
-    parts = [getattr(thing, name, None) for name in held_by]
-    parts += [held.cell_contents for held in getattr(thing, "__closure__", None) or () if held != CellType()]
-    for part in parts:
-        if callable(part) or isinstance(part, CodeType):
-            yield from code_objects(part, seen)
-
 def of_package(thing: object) -> bool: return str(getattr(thing, "__module__", "")).partition(".")[0] == "trainer_nb"
 
-def user_code(owner: object) -> list[tuple[str, CodeType]]:
-    "Return the code of the user in an object's classes, and on the object itself, each with the name of its attribute."
-    # user functions assigned to a class of the package
-    parts = [(name, part) for cls in type(owner).__mro__[:-1] for name, part in vars(cls).items()
-             if not of_package(cls) or (isinstance(part, FunctionType) and not of_package(part))]
-    # functions that replace methods
-    parts += [(name, part) for name, part in vars(owner).items() if callable(getattr(type(owner), name, None))]
-    seen: set[int] = set()
-    return [(name, code) for name, part in parts if not isinstance(part, type) for code in code_objects(part, seen)]
+# packages whose frames are skipped
+_INTERNAL_PACKAGES = ("trainer_nb", "contextlib", "functools", "threading")
 
-_CONSTRUCTORS = ("__init__", "__new__")
+def user_frame() -> tuple[FrameType | None, int]:
+    "Return the innermost frame of user code, and how far it is from the function that calls this one; None without one."
+    frame: FrameType | None = sys._getframe(2)
+    level = 1
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _INTERNAL_PACKAGES:
+        frame = frame.f_back
+        level = level + 1
+    return frame, level
 
-def used_names(
-    owner: object,
-    constructors: bool = True,  # False: only after it was made
-) -> set[str]:
-    "Return the names that user code of an object uses."
-    used = (code.co_names for name, code in user_code(owner) if constructors or name not in _CONSTRUCTORS)
-    return set().union(*used)
-
-def uses_name(owner: object, name: str) -> bool:
-    "Return True if user code of an object uses a name or sets computed ones."
-    return not used_names(owner).isdisjoint((name, "setattr", "__setattr__"))
-
-def assigns_name(owner: object, name: str) -> bool:
-    "Return True if user code of an object, besides constructors, assigns an attribute of this name, or computed ones."
-    for method, code in user_code(owner):
-        if method in _CONSTRUCTORS: continue
-        if not {"setattr", "__setattr__"}.isdisjoint(code.co_names): return True
-        stores = (step.argval for step in dis.get_instructions(code) if step.opname in ("STORE_ATTR", "DELETE_ATTR"))
-        if name in code.co_names and name in stores: return True
-    return False
+def is_own_code(owner: object) -> bool:
+    "Return whether a method of an object, or a function in one, is what called the package: its `self` is the object."
+    frame, _ = user_frame()
+    return frame is not None and frame.f_locals.get("self") is owner
 
 # %% ../../nbs/01_core/00_errors.ipynb #4138ae92
 def misspelt_error(
@@ -159,11 +125,10 @@ def check_attribute(
     name: str,  # of the attribute
     similar: Callable[[str], Iterable[str]],  # returns the attributes of which a name is probably a misspelling
 ) -> None:
-    """Raise AttributeError for a new attribute that is probably a misspelt one,
-    unless it is private or used by a class of the user."""
+    "Raise AttributeError for a new attribute that is probably misspelt, unless it is private or set by a method of the object."
     if name[:1] == "_" or name in vars(owner) or hasattr(type(owner), name): return
     meant = sorted(similar(name))
-    if not meant or uses_name(owner, name): return
+    if not meant or is_own_code(owner): return
     raise misspelt_error(variable, type(owner).__name__, name, [f"{variable}.{known} = ..." for known in meant])
 
 # %% ../../nbs/01_core/00_errors.ipynb #606b1460
@@ -359,17 +324,10 @@ def note_lost_device(error: BaseException):
     gc.freeze()
 
 # %% ../../nbs/01_core/00_errors.ipynb #89bcf2a1
-# packages whose frames are skipped
-_INTERNAL_PACKAGES = ("trainer_nb", "contextlib", "functools", "threading")
-
 def warn(text: str):
     "Issue a UserWarning that points to the innermost frame of user code."
-    frame: FrameType | None = sys._getframe(1)
-    level = 2
-    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _INTERNAL_PACKAGES:
-        frame = frame.f_back
-        level = level + 1
-    warnings.warn(text, stacklevel=2 if frame is None else level)
+    frame, level = user_frame()
+    warnings.warn(text, stacklevel=2 if frame is None else level + 1)
 
 # %% ../../nbs/01_core/00_errors.ipynb #18925e1b
 class Interrupted(KeyboardInterrupt):

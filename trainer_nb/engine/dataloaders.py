@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSampler
 
+from ..args.fields import settings_table
 from ..args.training_args import TrainingArguments
 from ..args.parallel import accelerator_option
 from ..core.errors import of_package, short_repr, warn
@@ -159,18 +160,6 @@ def check_eval_data(
         f"{remedy}."
     )
 
-# settings that a DataLoader has fixed
-LOADER_ARGS = (
-    "per_device_train_batch_size",
-    "dataloader_drop_last",
-    "dataloader_num_workers",
-    "dataloader_prefetch_factor",
-    "dataloader_persistent_workers",
-    "dataloader_multiprocessing_context",
-    "train_sampling_strategy",
-    "length_column_name",
-)
-
 # %% ../../nbs/06_engine/07_dataloaders.ipynb #77e6bddb
 def signature_columns(learner: TrainerBase) -> list[str]:
     "Return the names of the columns to keep: the arguments of forward, and the labels."
@@ -271,7 +260,7 @@ def make_train_loader(learner: TrainerBase) -> DataLoader:
     if dataset is None:
         raise ValueError("There is nothing to train on; give the Learner a train_dataset=.")
     if isinstance(dataset, DataLoader):
-        if given := [n for n in args.changed() if n in LOADER_ARGS]:
+        if given := [n for n in args.changed() if n in settings_table("parts")["loader"]]:
             warn(
                 f"train_dataset is a DataLoader, which has its own batch size, order and workers, so {', '.join(given)} has"
                 " no effect; give the data set itself for that."

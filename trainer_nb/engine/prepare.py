@@ -12,10 +12,11 @@ import os
 import sys
 import weakref
 from collections.abc import Container
-from typing import Any, cast
+from typing import Any
 
 import torch
 
+from ..args.fields import settings_table
 from ..args.parallel import accelerator_option
 from ..core.errors import InvalidOperation, warn
 from ..core.seeding import SEED_PREPARE, GeneratorSeeds, enable_determinism, seeded_generators
@@ -32,7 +33,7 @@ from ..device.weight_storage import weight_digest
 from .dataloaders import check_eval_data, copied_attributes, have_changed, is_overridden
 from .edits import edits_of
 from .generate import align_special_tokens
-from .given_parts import OPTIMIZER_ARGS, SCHEDULE_ARGS, drop_loader, forget_columns, forget_samplers
+from .given_parts import drop_loader, forget_columns, forget_samplers
 from .given_parts import keep_given_parts, optimizer_settings, own_forward
 from .overrides import TrainerBase, call_create_optimizer
 from .rollback import weight_versions
@@ -106,9 +107,13 @@ def prepare_model(learner: TrainerBase):
             " or make them in create_optimizer()."
         )
     existing = {id(o): o for o in (learner.optimizers[0], run.optimizer) if o is not None}
-    wrapped = run.device.prepare(
-        learner.model, run.loss_module, [*existing.values()], functools.partial(sends_loss, weakref.ref(learner))
-    )
+    # the device of a learner holds no reference to it
+    reference = weakref.ref(learner)
+    def sends_loss() -> bool:
+        "Return whether each backward pass is that of this package now, with the loss that is recorded."
+        learner = reference()
+        return learner is not None and not is_overridden(learner, "training_step", "forward_move", "backward_move")
+    wrapped = run.device.prepare(learner.model, run.loss_module, [*existing.values()], sends_loss)
     keep_training_layout(learner.model)
     apply_patches(learner)
     run.wrapped_model = wrapped
@@ -126,13 +131,6 @@ def prepare_model(learner: TrainerBase):
     run.params = run_parameters(run)
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #e9bb442d
-def sends_loss(
-    reference: weakref.ref[TrainerBase],  # the device of a learner holds no reference to it
-) -> bool:
-    "Return whether each backward pass is that of this package now, with the loss that is recorded."
-    learner = reference()
-    return learner is not None and not is_overridden(learner, "training_step", "forward_move", "backward_move")
-
 def run_parameters(run: RunState) -> list:
     "Return the trained parameters: the model's first, then all others in the optimizer."
     # the parameters in the groups of an engine are its flat tensors
@@ -308,13 +306,9 @@ def check_optimizer(
     elif getattr(run.lr_scheduler, "optimizer", run.optimizer) is not run.optimizer:
         problem = "The schedule was made for another optimizer; make it with this one"
     if problem: raise ValueError(f"{problem}.")
-    for one, names in zip(given, (OPTIMIZER_ARGS, SCHEDULE_ARGS)):
-        idle = [n for n in run.args.changed() if one is not None and n in names]
-        if idle:
-            warn(
-                f"optimizers= was given, so {', '.join(idle)} has no effect: the"
-                f" {'optimizer' if names is OPTIMIZER_ARGS else 'schedule'} has its own."
-            )
+    for one, part in zip(given, ("optimizer", "schedule")):
+        idle = [n for n in run.args.changed() if one is not None and n in settings_table("parts")[part]]
+        if idle: warn(f"optimizers= was given, so {', '.join(idle)} has no effect: the {part} has its own.")
 
 def group_settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     "Return copies of the settings of an optimizer's groups."
@@ -334,7 +328,6 @@ def create_engine_optimizer(learner: TrainerBase):
     run = learner.run_state
     optimizer, scheduler = learner.optimizers
     if is_overridden(learner, "create_optimizer_and_scheduler"): return create_optimizer_and_schedule(learner)
-    before = run.optimizer
     other = "pass another optimizer, such as optim='adamw_torch' or 'rmsprop'."
     try:
         run.optimizer = optimizer
@@ -355,7 +348,7 @@ def create_engine_optimizer(learner: TrainerBase):
         groups[:] = [groups[i] for i in kept]
         check_optimizer(run, (optimizer, scheduler))
     except BaseException:
-        run.optimizer = before
+        run.optimizer = None
         raise
     if optimizer is not None and scheduler is None:
         run.made.given_groups = group_settings(optimizer)
@@ -413,11 +406,6 @@ def create_optimizer_and_schedule(learner: TrainerBase):
         run.made.made_groups = group_settings(run.optimizer)
         if run.device.engine is None:
             check_optimizer(run, (optimizer, scheduler))
-        if run.device.scaler is not None and not getattr(run.optimizer, "_step_supports_amp_scaling", False):
-            warn(
-                "fp16 with an optimizer that is not fused asks the device at every step whether the gradients"
-                " overflowed, which makes it wait; optim='adamw_torch_fused' does not have to ask."
-            )
         run.params = run_parameters(run)
     except BaseException:
         run.optimizer, run.lr_scheduler = before
@@ -582,18 +570,19 @@ def suggest_idle_gpus(kind: str, is_alone: bool):
     print(f"This machine has {gpus} GPUs, and one of them is used; learn.launch(num_processes={gpus}) uses all.", flush=True)
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #40ab3e6b
-def first_of(run: RunState):
-    "Return a snapshot of the run before its first step, for reset(); stored in a temporary file if memory is short."
+def keep_first(run: RunState):
+    "Take the snapshot of the run before its first step, for reset(); store it in a temporary file if memory is short."
     held = [t for t in (*run.params, *run_modules(run).buffers()) if not is_read_only(t)]
     size = sum(map(local_nbytes, held))
     folder = disk_folder()
-    if folder is not None and size > memory_for_copies() and size * run.device.world.size <= disk_space():
-        try:
-            return capture_snapshot(run, folder=folder)
-        except OSError:
-            # not enough space after all
-            pass
-    return capture_snapshot(run)
+    is_large = folder is not None and size > memory_for_copies() and size * run.device.world.size <= disk_space()
+    try:
+        run.first.snapshot = capture_snapshot(run, folder=folder if is_large else None)
+    except OSError:
+        if not is_large: raise
+        # not enough space after all
+        run.first.snapshot = capture_snapshot(run)
+    run.first.weight_versions = weight_versions(run)
 
 def renew_initial_snapshot(run: RunState):
     """Take the initial snapshot again before the first step, since weights or attributes may have been changed: reset() goes
@@ -607,8 +596,7 @@ def renew_initial_snapshot(run: RunState):
     # callbacks may have changed weights or attributes when training began, and will do so again after a reset
     if run.begun and not is_changed: return
     restore_evaluated(run)
-    run.first.snapshot = first_of(run)
-    run.first.weight_versions = weight_versions(run)
+    keep_first(run)
 
 def prepare(learner: TrainerBase):
     "Create missing parts that a step needs; keep the initial weights."
@@ -635,9 +623,8 @@ def prepare(learner: TrainerBase):
         create_optimizer_and_schedule(learner)
         check_parameters(run)
         if run.first.snapshot is None and run.state.global_step == 0:
-            run.first.snapshot = first_of(run)
+            keep_first(run)
             run.first.freed = False
-            run.first.weight_versions = weight_versions(run)
 
 def is_prepared(learner: TrainerBase) -> bool:
     "Return whether nothing that a step needs was replaced since a verb has trained."
@@ -674,12 +661,14 @@ def redistribute_data(
     prepare(learner)
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #f53d4c35
-def compute_run_length(run: RunState):
-    "Set the run's number of steps and epochs; raise ValueError if they cannot be determined."
+def recompute_run_length(run: RunState):
+    """Set the number of steps and epochs of a run that may have begun, and stretch its schedule. Raise ValueError if
+    they cannot be determined, or if the run would already have ended."""
     args = run.args
     state = run.state
     feed = run.loader
-    window = run.args.gradient_accumulation_steps
+    window = args.gradient_accumulation_steps
+    before = state.max_steps
     # the later epochs are taken to be as long as this one
     batches = run.counters.batches = feed.source.count_batches(run.cursor, run.bookmark)
     per_epoch = None if not batches else max(math.ceil(batches / window), 1)
@@ -714,19 +703,10 @@ def compute_run_length(run: RunState):
         run.counters.batches_in_epoch = batches - left
     state.train_batch_size = args.train_batch_size
     state.compute_steps(args, state.max_steps)
-
-# %% ../../nbs/06_engine/19_prepare.ipynb #2da3e7bc
-def recompute_run_length(run: RunState):
-    "Measure a run that may have begun and stretch its schedule. Raise ValueError if it would already have ended."
-    args = run.args
-    state = run.state
-    before = run.state.max_steps
-    compute_run_length(run)
     if state.max_steps < state.global_step:
         given, least = f"give {state.max_steps} steps", f"max_steps={state.global_step}"
         # a stream without a length has max_steps
-        if run.made.length_override is None and args.max_steps <= 0:
-            per_epoch = math.ceil(cast(int, run.counters.batches) / args.gradient_accumulation_steps)
+        if run.made.length_override is None and args.max_steps <= 0 and per_epoch is not None:
             # as many as are missing at the new number of steps per epoch
             epochs = math.ceil(args.num_train_epochs + (state.global_step - state.max_steps) / per_epoch)
             given, least = f"have num_train_epochs={args.num_train_epochs:g}", f"num_train_epochs={epochs}"

@@ -23,7 +23,7 @@ from ..device.collectives import World, with_flags
 from ..device.model_patches import should_compile
 from ..device.sharding import clip_sharded_grad_norm
 from ..device.unused_parameters import sparse_zeros
-from .counters import ItemsUse, WatchedItems, add_tokens, count_step_tokens, watched
+from .counters import ItemsUse, WatchedItems, add_tokens, count_step_tokens, warn_once, watched
 from .dataloaders import is_overridden
 from .loss import describe_output
 from .overrides import TrainerBase, is_loss_scaled
@@ -229,12 +229,12 @@ class Step:
             shard = world.rank % world.num_shards if self.run.device.divides_state else 0
             seed_all(mix_seed(self.run.args.seed, SEED_UPDATE, self.run.state.global_step, shard))
         run = self.run
-        if self.is_override and run.device.engine is None and "no gradients" not in run.reports.reported:
-            if run.state.is_world_process_zero and all(p.grad is None for p in run.params):
-                run.reports.reported.add("no gradients")
-                warn(
+        if self.is_override and run.device.engine is None and run.state.is_world_process_zero:
+            if all(p.grad is None for p in run.params):
+                warn_once(
+                    run,
                     "training_step has left no gradients, so the step changes no weights: an override runs the backward pass"
-                    " itself, self.accelerator.backward(loss), or returns super().training_step(...)."
+                    " itself, self.accelerator.backward(loss), or returns super().training_step(...).",
                 )
         run.device.unscale(run.optimizer)
         params = [p for p in run.params if p.grad is not None]
@@ -363,14 +363,13 @@ def check_items_used(step: Step) -> None:
     what = []
     if n > 1: what.append(f"the losses of the {n} micro-batches of a step are added up")
     if size > 1: what.append(f"the loss is multiplied by the number of processes, {size}")
-    text = (
+    if not what or not run.state.is_world_process_zero: return
+    warn_once(
+        run,
         f"{where} does not use num_items_in_batch, so {', and '.join(what)}, as in the Trainer, and the gradients are"
         f" {n * size} times those of the mean; learn.loss_is_scaled_for_ga = False makes it the mean"
-        f"{' (set it before launch)' if size > 1 else ''}."
+        f"{' (set it before launch)' if size > 1 else ''}.",
     )
-    if not what or text in run.reports.reported or not run.state.is_world_process_zero: return
-    run.reports.reported.add(text)
-    warn(text)
 
 # %% ../../nbs/06_engine/20_step.ipynb #27367bdd
 def gather_logs(learner: TrainerBase) -> None:

@@ -24,12 +24,13 @@ from .counters import fetch_tokens, mean_loss_to_log, run_mean_loss, token_metri
 from .counters import warn_first_loss
 from .overrides import TrainerBase
 from .prepare import check_replicas
-from .run_state import RunState, Task, announce_save_dir, preserve_training_modes, push_tasks
+from .run_state import RunState, Task, announce_save_dir, push_tasks
 from .signatures import positional_args
 from .snapshot_tensors import Snapshot
 from .snapshot import restore_snapshot
 from .step import StepResult
-from .eval_outputs import average_logs, to_numbers
+from .training_modes import preserve_training_modes
+from .eval_outputs import average_logs, speed_metrics, to_numbers
 from ..optim.schedules import is_metric_driven
 
 # %% ../../nbs/06_engine/21_tasks.ipynb #b6d82a50
@@ -80,6 +81,15 @@ def do_step_end(learner: TrainerBase, task: Task) -> None:
             # an evaluation's callbacks may stop the epoch
             if requested or is_last_step(run) or may_end:
                 push_tasks(run, Task("end_epoch"))
+    compare_requests(run, begins=True)
+
+# these look at the requests of callbacks
+COMPARED_TASKS = ("check_requests", "end_epoch", "next_epoch")
+
+def compare_requests(run: RunState, begins: bool = False) -> None:
+    "Raise ValueError if the callbacks of another process have made other requests, which would be answered there alone."
+    if run.device is not None and run.device.requests is not None:
+        run.device.requests.compare(run.control, run.callbacks.requesters, begins)
 
 # %% ../../nbs/06_engine/21_tasks.ipynb #5033946e
 def do_check_requests(learner: TrainerBase, task: Task) -> None:
@@ -329,11 +339,8 @@ def do_finish(learner: TrainerBase, task: Task) -> None:
 
 def train_metrics(run: RunState) -> dict[str, float]:
     "Return the metrics of a run: seconds, throughput, mean loss of its steps."
-    seconds = max(run.counters.seconds, 1e-9)
     return {
-        "train_runtime": round(run.counters.seconds, 4),
-        "train_samples_per_second": round(run.counters.samples / seconds, 3),
-        "train_steps_per_second": round(run.state.global_step / seconds, 3),
+        **speed_metrics("train", run.counters.seconds, run.counters.samples, run.state.global_step),
         "total_flos": run.state.total_flos,
         "train_loss": run_mean_loss(run),
         **memory_metrics(run, "train"),
@@ -394,6 +401,8 @@ def run_task(learner: TrainerBase, task: Task) -> None:
     evaluates = "evaluate" in (task.kind, task.name)
     try:
         run.interrupts.abortable = evaluates
+        if task.kind in COMPARED_TASKS:
+            compare_requests(run)
         TASK_HANDLERS[task.kind](learner, task)
         task.done = True
     finally:
@@ -411,14 +420,17 @@ def run_tasks_now(learner: TrainerBase, *tasks: Task) -> None:
     pending = run.due
     run.due = deque(tasks)
     run.verb.is_manual = True
+    # the flags that callbacks set outside of the loop request nothing
+    flags = {name: getattr(run.control, name) for name in ("should_log", "should_evaluate", "should_save")}
     try:
-        with preserve_control_flags(run):
-            run_pending(learner, despite_errors=True)
+        run_pending(learner, despite_errors=True)
     finally:
+        vars(run.control).update(flags)
         run.verb.is_manual = False
         run.due = pending
     if run.verb.phase != "idle": return
-    if run.copies.edits is not None: run.copies.edits.accept_called(run)
+    # a verb that trains takes all attributes when it ends
+    if run.copies.edits is not None and run.verb.owner is None: run.copies.edits.take_called(run)
     run_deferred_changes(run)
 
 def run_within_task(learner: TrainerBase, *tasks: Task) -> None:
@@ -432,17 +444,6 @@ def run_within_task(learner: TrainerBase, *tasks: Task) -> None:
             run_task(learner, run.due.popleft())
     finally:
         run.verb.num_pushed_tasks = len(run.due) - below
-
-@contextmanager
-def preserve_control_flags(run: RunState) -> Iterator[None]:
-    "Restore the loop's control flags at the end of the block, where callbacks are called outside of the loop."
-    names = ("should_log", "should_evaluate", "should_save")
-    before = {name: getattr(run.control, name) for name in names}
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(run.control, name, value)
 
 def run_deferred_changes(run: RunState) -> None:
     "Apply the changes that callbacks have postponed, now that the user owns the run; keep one that is interrupted."

@@ -165,9 +165,11 @@ class AttributeWatch:
 
     def changed(self) -> list[str]:
         "Return the names of the attributes that were assigned since."
-        names = [name for one in self.stamped if not one.is_same() for name in one.changed()]
-        # Python itself adds such names to classes, when one is pickled for example
-        names = [name for name in names if not name.rpartition(".")[2].startswith("__")]
+        found = [(one, name) for one in self.stamped if not one.is_same() for name in one.changed()]
+        # Python itself adds such names to classes, when one is pickled for example; the user assigns methods
+        def is_given(one: AttributeStamps, key: str) -> bool:
+            return not key.startswith("__") or callable(one.attributes.get(key))
+        names = [name for one, name in found if is_given(one, name.rpartition(".")[2])]
         num_changed = sum(p.requires_grad != before for p, before in self.requires_grad)
         names += [f"requires_grad of {num_changed} parameters"] if num_changed else []
         return names or (["an attribute of the data"] if have_changed(self.data) else [])

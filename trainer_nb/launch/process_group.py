@@ -16,17 +16,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..args.training_args import TrainingArguments
-from ..core.callbacks import PROCESS_STATE_FIELDS
 from ..core.errors import InvalidOperation
 from ..core.history import History, LogReader, send_to_log
 from ..core.interrupts import InterruptGuard
 from ..data.sampling import split_global_batch
 from ..display.tables import Table
-from ..engine.overrides import TrainerBase
 from .pool_messages import PendingCall
 from .ray_cluster import RayCluster
-from .replica import RunStatus, close_gate, confirm_flush, count_exchanges, current_line
-from .replica import interrupt_replica, make_replica, open_gate, ping
+from .replica import Replica, call_gate, confirm_flush, count_exchanges, current_line
+from .replica import interrupt_replica
 from .stop_barrier import GateBarrier
 from .outcomes import Done, find_root_failure
 from .worker_pool import WorkerPool
@@ -263,7 +261,7 @@ class ProcessGroup:
         self.events = RemoteEvents(self.reports, mirror)
         self.pool = WorkerPool(
             plan.num_processes,
-            make_replica,
+            Replica,
             payload,
             plan.start,
             cpu=plan.cpu,
@@ -277,8 +275,8 @@ class ProcessGroup:
         pool = self.pool
         self.stop_barrier = GateBarrier(
             plan.num_processes,
-            lambda rank, *arguments: ask_processes(pool, [rank], close_gate, *arguments, timeout=30)[rank],
-            lambda rank, *arguments: ask_processes(pool, [rank], open_gate, *arguments, timeout=2)[rank],
+            lambda rank, *given: ask_processes(pool, [rank], call_gate, "close_gate", *given, timeout=30)[rank],
+            lambda rank, *given: ask_processes(pool, [rank], call_gate, "open_gate", *given, timeout=2)[rank],
             lambda rank: not pool.workers[rank].is_disconnected,
         )
 
@@ -357,7 +355,8 @@ class ProcessGroup:
     def kill_unreachable(self, call: PendingCall) -> bool:
         "End processes that do not answer out-of-band calls, and return True if there were any."
         missing = [rank for rank in call.ranks if rank not in call.outcomes]
-        unreachable = [rank for rank, answer in self.ask(missing, ping).items() if answer is None]
+        # any function that cannot fail
+        unreachable = [rank for rank, answer in self.ask(missing, bool).items() if answer is None]
         for rank in unreachable:
             self.pool.workers[rank].kill()
         return bool(unreachable)
@@ -387,18 +386,3 @@ class ProcessGroup:
         self.pool = None
         if pool is not None:
             pool.kill()
-
-# %% ../../nbs/11_launch/15_process_group.ipynb #339f1dd2
-def apply_status(learner: TrainerBase, status: RunStatus,
-                 local_names: frozenset[str]):  # of settings whose values differ in the processes
-    "Make the status of the processes that of the kernel's learner."
-    run = learner.run_state
-    logs = run.state.log_history
-    process_state = {name: getattr(run.state, name) for name in PROCESS_STATE_FIELDS}
-    run.put_values(status.fields)
-    num_known, new_logs = status.logs
-    run.state.log_history = logs[:num_known] + new_logs
-    run.current.corrupted = status.corrupted
-    vars(run.state).update(process_state)
-    shared = {name: value for name, value in status.settings.items() if name not in local_names}
-    vars(run.args).update(shared)

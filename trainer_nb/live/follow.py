@@ -15,7 +15,7 @@ from ..core.log_file import find_log
 from ..display.tables import format_value
 from .curves import run_label
 from .dashboard import Dashboard, make_view
-from .run_view import DisplayStatus, last_status, status_fields
+from .run_view import DisplayStatus, format_clock, last_status, status_fields
 from .view_model import ViewModel
 
 # %% ../../nbs/10_live/13_follow.ipynb #291113a2
@@ -66,8 +66,7 @@ class LogSource:
         if status is not None: return status
         if time.time() - self.last_write < max(SILENCE_SECONDS, 10 * seconds_per_step):
             return DisplayStatus("training", "training in another process")
-        clock = time.strftime("%H:%M:%S", time.localtime(self.last_write))
-        return DisplayStatus("inactive", f"no new lines since {clock}")
+        return DisplayStatus("inactive", f"no new lines since {format_clock(self.last_write)}")
 
     def status(self) -> dict[str, Any]:
         "Return the status of the run, as far as it is in the log."
@@ -76,8 +75,8 @@ class LogSource:
         last = len(history) - 1
         step = columns.step[last] if len(history) else 0
         seconds = columns.seconds[last] if len(history) else 0.0
-        plan = planned_length(history)
-        total = plan["steps"] if isinstance(plan.get("steps"), int) else None
+        plan = {name: value for name, value in planned_length(history).items() if isinstance(value, (int, float))}
+        total = plan.get("steps")
         status = self.find_status(seconds / max(step, 1))
         epoch = f"{columns.epoch[last]:.2f}" if len(history) else None
         return status_fields(history, status, step, total, seconds, epoch=epoch, epochs=plan.get("epochs"))

@@ -133,9 +133,6 @@ def reset_run_state(run: RunState):
     if run.parts.rewind_buffer is not None:
         run.parts.rewind_buffer.clear()
 
-def user_given_parts(learner: TrainerBase) -> list[str]:
-    "Return the names of the parts that the user made, which a new run reuses in their first state."
-    return [name for name, part in zip(("optimizer", "lr_scheduler"), learner.optimizers) if part is not None]
 
 def restart_finished_run(learner: TrainerBase) -> str:
     """Begin a new run: with model_init from a new model, otherwise from the present weights with the present
@@ -158,19 +155,16 @@ def restart_finished_run(learner: TrainerBase) -> str:
         return_to_base(optimizer)
     else:
         run.lr_scheduler = schedule
-        warn_ended_schedule(run)
+        if not any(group["lr"] for group in optimizer.param_groups) and run.state.is_world_process_zero:
+            warn(
+                "The schedule in optimizers= is at its end, where the learning rate is 0, so the new run will change no"
+                " weights. Make a new Learner with another schedule, or leave it out of optimizers=."
+            )
     makers = [name for name in ("create_optimizer", "create_optimizer_and_scheduler") if is_overridden(learner, name)]
     kept = f"the optimizer of {makers[-1]}()" if makers and schedule is None else "the same optimizer"
     base = f" with the base rate {scaled} that set(lr=...) has left" if schedule is None and (scaled := scaled_base(learner)) else ""
     return f"the same weights, {kept}, {'a new' if schedule is None else 'the same'} schedule{base}"
 
-def warn_ended_schedule(run: RunState):
-    "Warn about a schedule of the user's that gives no further learning rate."
-    if any(group["lr"] for group in run.optimizer.param_groups) or not run.state.is_world_process_zero: return
-    warn(
-        "The schedule in optimizers= is at its end, where the learning rate is 0, so the new run will change no weights."
-        " Make a new Learner with another schedule, or leave it out of optimizers=."
-    )
 
 def restart_from_first_weights(
     learner: TrainerBase,
@@ -188,7 +182,9 @@ def restart_from_first_weights(
     if run.optimizer is None:
         # close() has released the parts of this process, and those that the user made have the state of the launch
         run.optimizer, run.lr_scheduler = learner.optimizers
-    restore_fields(run, run.first.snapshot, ["model", "modes", "callbacks", "learner", *user_given_parts(learner)])
+    # those that the user made are used again, in their first state
+    given = [name for name, part in zip(("optimizer", "lr_scheduler"), learner.optimizers) if part is not None]
+    restore_fields(run, run.first.snapshot, ["model", "modes", "callbacks", "learner", *given])
     run.first.snapshot.release()
     reset_run_state(run)
     run.first.begins_run = True

@@ -80,18 +80,14 @@ def resolve_checkpoint(
     # a folder of checkpoints may have a trainer_state.json as well
     if not folder.is_dir() or not ((folder / MANIFEST_NAME).is_file() or not list_checkpoints(folder)):
         raise ValueError(no_checkpoint_message(where, folder, learner.args.save_dir))
-    if is_model_folder(folder):
-        raise ValueError(weights_alone_message(learner, folder))
+    check_no_model_folder(learner, folder)
     return folder
 
-def is_model_folder(folder: Path) -> bool:
-    "Check whether a folder holds the weights of a model, as save_model writes them, and no part of a run."
+def check_no_model_folder(learner: TrainerBase, folder: Path) -> None:
+    "Raise ValueError for a folder with the weights of a model, and no part of a run; name the call that reads them."
     of_a_run = (MANIFEST_NAME, "run.json", "trainer_state.json")
-    if any((folder / name).is_file() for name in of_a_run) or is_engine_checkpoint(folder): return False
-    return any(folder.glob("*.safetensors"))
-
-def weights_alone_message(learner: TrainerBase, folder: Path) -> str:
-    "Return an error message about the folder of a model, with the call that reads its weights."
+    if any((folder / name).is_file() for name in of_a_run) or is_engine_checkpoint(folder): return
+    if not any(folder.glob("*.safetensors")): return
     model = unwrap_model(learner.model)
     name = type(model).__name__
     if (folder / "adapter_config.json").is_file():
@@ -103,7 +99,9 @@ def weights_alone_message(learner: TrainerBase, folder: Path) -> str:
                 f" learn.model.load_state_dict(load_file('{folder}/model.safetensors'))")
     else:
         read = f"read them with: huggingface_hub.load_torch_model(learn.model, '{folder}')"
-    return f"{folder} holds the weights of a model alone, as save_model() writes them, and not a run; {read}."
+    raise ValueError(
+        f"{folder} holds the weights of a model alone, as save_model() writes them, and not a run; {read}."
+    )
 
 def no_checkpoint_message(
     where,  # as given by the user
@@ -254,12 +252,6 @@ class ResumeReport(NamedTuple):
         if not self.said: return place
         return f"{place}\nA warning names what differs from the checkpoint ({len(self.said)} in all); .said lists it."
 
-def continue_stopped_run(run: RunState) -> list[str]:
-    "Continue a run that a callback had stopped early, and return a sentence about it."
-    if run.state.global_step >= run.state.max_steps or not (run.finished or run.control.should_training_stop):
-        return []
-    extend_run(run)
-    return [f"the run had been stopped at step {run.state.global_step} of {run.state.max_steps} and continues"]
 
 def load_checkpoint(
     learner: TrainerBase,
@@ -297,7 +289,10 @@ def load_checkpoint(
     trainable = trainable_names(run)
     restore_checkpoint(learner, folder, snapshot, edits)
     said += describe_frozen(run, trainable)
-    said += continue_stopped_run(run)
+    if run.state.global_step < run.state.max_steps and (run.finished or run.control.should_training_stop):
+        # a callback had stopped it early
+        extend_run(run)
+        said.append(f"the run had been stopped at step {run.state.global_step} of {run.state.max_steps} and continues")
     for sentence in said:
         warn(f"{folder.name}: {sentence}.")
     changed = {name: value for name, value in edits.items() if before[name] != value}

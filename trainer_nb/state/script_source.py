@@ -403,9 +403,9 @@ def drop_returns(actions: Sequence[Action]) -> list[Action]:
         arranged.append(a)
     return arranged
 
-def explain_acts(learner: TrainerBase, actions: list[Action]) -> list[str]:
+def explain_acts(learner: TrainerBase, actions: list[Action], start: RunStart) -> list[str]:
     """Remove changes by hand from the actions, with the cells whose effect was undone; return doubts about the acts that
-    no cell repeats."""
+    no cell repeats, the replays, and the state with which the run began."""
     ids = ancestor_run_ids(learner.history)
     orders = [count - 0.5 for (_, _, run), (_, count) in VERB_CALLS.items() if run in ids]
     doubts = []
@@ -420,10 +420,11 @@ def explain_acts(learner: TrainerBase, actions: list[Action]) -> list[str]:
         within = False
         if kind == "by hand":
             actions.remove(a)
-            # before the verb that has noticed the change; those of a debug step, which are left out, before the next one
+            # before the verb that noticed the change; those of a debug step, which are left out, before the next one
             within = "gradients" in data["changed"]
-            before, after = max((o for o in orders if o < a.order), default=-1), min((o for o in orders if o > a.order), default=math.inf)
-            cells = [s for s in actions if s.statement is not None and s.order == (after if within else before) and s.is_change]
+            before = max((o for o in orders if o < a.order), default=-1)
+            at = min((o for o in orders if o > a.order), default=math.inf) if within else before
+            cells = [s for s in actions if s.statement is not None and s.order == at and s.is_change]
             if within or (a.event["abandoned"] and "weights" in data["changed"]):
                 for s in cells:
                     actions.remove(s)
@@ -436,13 +437,11 @@ def explain_acts(learner: TrainerBase, actions: list[Action]) -> list[str]:
         if not a.event["abandoned"] and (within or not cells):
             doubts.append(f"After step {a.step} there was {describe_act(kind, data)}, and the script does not do it, since no cell"
                           " of its own has; put it into one, or use learn.set(...), learn.freeze(...) or a callback.")
-    return doubts
-
-def start_doubts(learner: TrainerBase, start: RunStart) -> list[str]:
-    "Return the doubts about the state with which the run began, and about its replays."
-    doubts = [f"When the run went back to step {e['step']}, the loss of step {e['data']['different'][0]} was not the same"
-              " again, so it depends on something besides the run; give the data set a seed for its random numbers."
-              for e in learner.history.events if e["kind"] == "rewind" and e["data"].get("different")]
+    for e in learner.history.events:
+        if e["kind"] == "rewind" and e["data"].get("different"):
+            doubts.append(f"When the run went back to step {e['step']}, the loss of step {e['data']['different'][0]}"
+                          " was not the same again, so it depends on something besides the run; give the data set a"
+                          " seed for its random numbers.")
     if start.folder and learner.model_init is None:
         doubts.append(f"The run was resumed from {start.folder}, and began in another session; the script begins with the weights"
                       " that the cells of this session made, which may be others. With model_init= they are the same.")
