@@ -216,9 +216,11 @@ def warn_uncalled(learner: Any) -> None:
     methods = [(c, name) for c, name, part in parts if isinstance(part, FunctionType) and name not in known]
     if not methods: return
     hints = find_hints("attributes")
+    called = {used for _, _, part in parts if isinstance(part, FunctionType) for used in part.__code__.co_names}
     for owner, name in methods:
-        # short names are close to each other by chance; a method such as compute_losses may be a helper of compute_loss
-        meant = [k for k in known if len(k) > 6 and k.strip("_") != name.strip("_") and is_misspelling(name, k, 1)]
+        if name in called: continue
+        # short names are close to each other by chance
+        meant = [k for k in known if len(k) > 6 and k.strip("_") != name.strip("_") and is_misspelling(name, k, 0.9)]
         if name in FOREIGN_OVERRIDES or name.startswith("on_"):
             warn(f"{owner.__name__}.{name} is never called by a verb: {hints.get(name, _EVENT)}.")
         elif meant:

@@ -462,6 +462,17 @@ def test_a_name_that_extends_a_request_warns_once(name):
         for other in ("should_sample", "should_scale", "should_share", "should_load", "should_plot", "should_validate", "epoch", "training"): setattr(control, other, 1)
 
 
+def test_an_array_in_the_control():
+    class Curve(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            control.curve, control.should_log = torch.arange(state.global_step + 2), state.global_step == 2
+    learn = hard_learner(callbacks=[Curve()], logging_strategy="no")
+    learn.step(2)
+    assert len(learn.run_state.control.curve) == 4 and learn.callback_handler.requesters == {"should_log": "Curve.on_step_end"}
+    learn.step(1)
+    assert learn.callback_handler.requesters == {}
+
+
 def test_other_attributes_of_the_control():
     control = TrainerControl()
     control.patience, control._should_sav, control.should_prune = 3, True, True

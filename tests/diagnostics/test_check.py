@@ -48,6 +48,19 @@ def cut(n, x): return whole(n, x).detach() + 0 * sum(p.sum() for p in n.paramete
 def freeze_last(n): n.last.requires_grad_(False)
 def dead(): return nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2)).apply(lambda m: isinstance(m, nn.Linear) and m.out_features == 32 and nn.init.constant_(m.bias, -50.0))
 def low(): return mlp().bfloat16()
+def without_statistics(n): n.norm = nn.BatchNorm1d(32, track_running_stats=False)
+def noise(n, x): return whole(n, F.dropout(x, 0.2))
+def by_itself(n, x): return whole(n, (x - 128) / 64)
+def head_first(): return OwnHead(True)
+
+
+class OwnHead(nn.Module):
+    "A head that is registered before a frozen body."
+    def __init__(self, is_body_frozen):
+        super().__init__()
+        self.head, self.body = nn.Linear(32, 2), nn.Linear(8, 32)
+        (self.body if is_body_frozen else self.head).requires_grad_(False)
+    def forward(self, x): return self.head(self.body(x).relu())
 
 
 class Items(Dataset):
@@ -71,6 +84,15 @@ LOW = {"data": pairs(X[:300].bfloat16(), Y[:300]), "eval_dataset": pairs(X[300:]
 BINARY = {"data": pairs(X[:300], Y[:300, None].float()), "eval_dataset": pairs(X[300:], Y[300:, None].float()), "loss_func": F.binary_cross_entropy_with_logits}
 
 
+def dense(rows):
+    inputs = [row["x"] if isinstance(row["x"], torch.Tensor) else torch.tensor(row["x"]) for row in rows]
+    return {"x": torch.stack([x.to_dense() for x in inputs]), "labels": torch.tensor([row["labels"] for row in rows])}
+
+
+def known_targets(predicted, targets): return F.mse_loss(predicted[~targets.isnan()], targets[~targets.isnan()])
+def columns(rows): return [{"idx": i, "x": X[row], "labels": Y[row]} for i, row in enumerate(rows)]
+
+
 def part_of(model): return torch.optim.Adam(model[0].parameters())
 
 
@@ -89,14 +111,22 @@ FAULTS = {
         ({"data": pairs(X[SORTED], Y[SORTED]), "train_sampling_strategy": "sequential"}, {"data": pairs(X[SORTED], Y[SORTED])}),
         ({"data": DataLoader(pairs(X[SORTED], Y[SORTED]), 16)}, {"data": DataLoader(pairs(X[SORTED], Y[SORTED]), 16, shuffle=True)}),
     ],
-    "samples that can be read": [({"data": Items(broken)}, {"data": Items(lambda i: (X[i], Y[i]))})],
+    "samples that can be read": [
+        ({"data": Items(broken)}, {"data": Items(lambda i: (X[i], Y[i]))}),
+        ({"eval_dataset": Items(broken)}, {"data": [{"x": X[i].to_sparse() if i % 5 == 0 else X[i], "labels": i % 2} for i in range(64)], "data_collator": dense, "model": net(whole)}),
+    ],
     "finite inputs and targets": [
         ({"data": pairs(GAPS, Y[:300])}, {"data": pairs(GAPS.nan_to_num(), Y[:300])}),
         ({**REGRESSION, "data": pairs(X[:300], SUMS[:300].where(X[:300, :1] < 2, torch.inf))}, {**REGRESSION, "data": pairs(X[:300], SUMS[:300])}),
+        ({"data": [{"x": row, "labels": int(y)} for row, y in zip(GAPS.tolist(), Y)], "data_collator": dense, "model": net(whole)}, {}),
+        ({"eval_dataset": pairs(GAPS[:100] + 1, Y[:100])}, {**REGRESSION, "data": pairs(X[:300], SUMS[:300].where(X[:300, :1] < 1, torch.nan)), "loss_func": known_targets}),
     ],
-    "normalized inputs": [({"data": pairs(X[:300] * 64 + 128, Y[:300])}, {})],
+    "normalized inputs": [({"data": pairs(X[:300] * 64 + 128, Y[:300])}, {"data": pairs(X[:300] * 64 + 128, Y[:300]), "model": net(by_itself)})],
     "inputs that differ": [({"data": Items(lambda i: (X[0], Y[i]))}, {"data": Items(lambda i: (X[i], Y[i]))})],
-    "evaluation samples that are not trained": [({"eval_dataset": pairs(X[250:350], Y[250:350])}, {})],
+    "evaluation samples that are not trained": [
+        ({"eval_dataset": pairs(X[250:350], Y[250:350])}, {}),
+        ({"data": columns(range(200)), "eval_dataset": {"a": columns(range(200, 260)), "b": columns(range(180, 240))}, "model": net(whole)}, {"data": columns(range(200)), "eval_dataset": {"a": columns(range(200, 260)), "train": columns(range(60))}, "model": net(whole)}),
+    ],
     "one label for each input": [({"data": pairs(torch.cat([X[:200], X[:100]]), torch.cat([Y[:200], 1 - Y[:100]]))}, {})],
     "samples that occur once": [({"data": pairs(torch.cat([X[:200], X[:100]]), torch.cat([Y[:200], Y[:100]]))}, {})],
     "an evaluation set without augmentation": [
@@ -104,15 +134,18 @@ FAULTS = {
         ({"eval_dataset": {"test": Items(noisy_numpy)}}, {"data": Items(noisy_numpy), "eval_dataset": {"test": TEST}}),
     ],
     "outputs that depend on inputs": [({"model": net(lambda n, x: whole(n, 0 * x))}, {"model": net(whole)})],
-    "samples that do not see each other": [({"model": net(across)}, {"model": net(along)})],
+    "samples that do not see each other": [
+        ({"model": net(across)}, {"model": net(along)}), ({"model": net(whole, without_statistics)}, {"model": net(whole)}),
+    ],
     "scores in place of probabilities": [
+        ({**BINARY, "model": lambda: nn.Sequential(nn.Linear(8, 1), nn.Sigmoid())}, {**BINARY, "model": lambda: nn.Sequential(nn.Linear(8, 1), nn.Hardsigmoid(), nn.Linear(1, 1).requires_grad_(True))}),
         ({"model": lambda: mlp(nn.Softmax(1))}, {"model": lambda: mlp(nn.LogSoftmax(1))}),
         ({**BINARY, "model": lambda: nn.Sequential(nn.Linear(8, 1), nn.Sigmoid())}, {**BINARY, "model": lambda: nn.Linear(8, 1)}),
     ],
     "a first loss as of chance": [({"data": pairs(X[:300] * 1000, Y[:300])}, {})],
     "gradients for all parameters": [({"model": net(without_middle)}, {"model": net(whole)})],
     "parameters that the optimizer has": [({"optimizers": part_of}, {"optimizers": lambda model: torch.optim.Adam(model.parameters())})],
-    "a last layer that is trained": [({"model": net(lambda n, x: n.last(n.first(x)), lambda n: (delattr(n, "norm"), delattr(n, "middle"), freeze_last(n)))}, {"model": net(lambda n, x: n.last(n.first(x)), lambda n: (delattr(n, "norm"), delattr(n, "middle")))})],
+    "a last layer that is trained": [({"model": net(lambda n, x: n.last(n.first(x)), lambda n: (delattr(n, "norm"), delattr(n, "middle"), freeze_last(n)))}, {"model": head_first})],
     "layers in training mode": [({"model": net(in_evaluation)}, {"model": net(whole)})],
     "weights in full precision": [({"model": low, **LOW}, {})],
     "living units": [({"model": dead}, {})],
@@ -222,7 +255,7 @@ def collator(tokens, change=lambda labels: labels):
 
 
 def shifted(labels): return torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], -100)], 1)
-def unanswered(labels): return torch.where(torch.arange(len(labels))[:, None] % 2 == 0, -100, labels)
+def unanswered(labels): return torch.where(torch.arange(len(labels))[:, None] % 4 < 3, -100, labels)
 def strange(text): return text.replace("w1", "x1").replace("w2", "x2")
 def long(tokens): return [{"input_ids": row["input_ids"] * (14 if i % 16 == 0 else 1)} for i, row in enumerate(texts(tokens))]
 
@@ -284,9 +317,10 @@ def drawn(i, g=torch.Generator().manual_seed(3)): return torch.randn(8, generato
     {"optim": "sgd", "learning_rate": 0.1, "label_smoothing_factor": 0.0},
     {"optim": "adafactor"},
     {"bf16": True},
+    {"model": net(noise)},
     {"data": pairs(X[:300] * 64 + 128, Y[:300]), "model": lambda: nn.Sequential(nn.BatchNorm1d(8), mlp())},
     {"data": pairs(torch.randint(2, (300, 8)).float(), Y[:300]), "eval_dataset": pairs(torch.randint(2, (100, 8)).float(), Y[:100])},
-], ids=["stream", "DataLoader", "accumulation", "sgd", "adafactor", "bf16", "norm first", "few different inputs"])
+], ids=["stream", "DataLoader", "accumulation", "sgd", "adafactor", "bf16", "random outputs", "norm first", "few different inputs"])
 def test_a_healthy_run(given):
     found = learner(**given).check()
     assert not found, found
@@ -320,4 +354,5 @@ def test_errors():
     learn = learner()
     with learn.debug_step(), pytest.raises(InvalidOperation): learn.check()
     with pytest.raises(ValueError, match="seconds"): learn.check(seconds=-1)
+    with pytest.raises(ValueError, match="seconds"): learn.check(seconds=float("nan"))
     learn.step(1)

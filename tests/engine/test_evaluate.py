@@ -140,6 +140,8 @@ def test_full_eval(make, dtype):
     failing = Learner(Fails(), eval_dataset=rows, use_cpu=True, **{dtype: True})
     with pytest.raises(ArithmeticError, match=3 * ("torch.bfloat16" if dtype[0] == "b" else "torch.float16")): failing.evaluate()
     assert {t.dtype for t in failing.model.state_dict().values()} == {torch.float32, torch.int64}
+    saving = hard_learner(eval_dataset=Augmented(10), compute_metrics=lambda p: {"low": sum(t.dtype is torch.bfloat16 or t.dtype is torch.float16 for t in saving.model.state_dict().values())}, **{dtype: True})
+    assert saving.evaluate()["eval_low"] == 0   # what is saved there is not converted
 
 
 def test_what_contradicts_itself_is_refused():

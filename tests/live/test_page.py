@@ -372,7 +372,11 @@ def test_a_kernel_that_was_killed(timed):
     tab.clock.run_for(60_000)                            # a run that is paused may be silent
     assert stands(0) == ("paused", "warn", None) and len(page.sent("ping")) == asked
     page.button("Step").hover()                          # somebody looks: the kernel is asked whether it is there
-    assert stands(16)[0] == "not connected" and page.text(".tnb-words").startswith("last known: paused, step 50")
+    assert stands(16)[0] == "paused" and page.text(".tnb-link") == "waiting for the kernel"   # it may be busy with a cell
+    page.button("Step").click()
+    assert len(page.orders()) == 1
+    page.feed({"kind": "pong"})
+    assert stands(0)[0] == "paused" and not tab.locator(".tnb-link").is_visible()
 
 
 def test_a_comm_that_is_closed_leaves_no_green_pill(live):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainer_nb import Learner
+from trainer_nb import Learner, TrainerCallback
 from trainer_nb.core import log_file as runlog
 from trainer_nb.live.blocks import QUANTITIES, BLOCK_COLUMNS, BlockSeries, abandoned_blocks
 from trainer_nb.live.curves import plot_histories
@@ -310,6 +310,19 @@ def test_a_run_that_was_stopped_can_go_on():
     gc.collect()
     board.message()
     assert board.sent["status"]["state"] == "finished" and board.sent["status"]["words"].endswith("; its learner was deleted")
+
+
+def test_a_run_that_a_callback_has_ended_can_go_on():
+    class Ends(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs): control.should_training_stop = state.global_step == 3
+    learn = made()
+    learn.add_callback(Ends)
+    learn.train()
+    board = told(learn)
+    assert learn.state.global_step == 3 and board.sent["status"]["state"] == "finished"
+    command_step(learn, {"n": 1})
+    learn.run_state.parts.background_run.wait()
+    assert learn.state.global_step == 4
 
 
 def test_after_free():

@@ -591,6 +591,15 @@ def test_the_best_one_is_saved_kept_and_loaded(tmp_path, limit, kept):
     assert learn.journal[-1]["act"] == "load_best" and learn.state.global_step == 30
 
 
+def test_a_resumed_run_replaces_its_best_one_too(tmp_path):
+    given = dict(save_strategy="steps", save_steps=8, load_best_model_at_end=True)
+    first = scored(tmp_path, **given)
+    first.step(6), first.run_state.parts.saver.wait(), first.history.close_log()
+    learn = scored(tmp_path, values=[0.9] * 9, **given)
+    learn.load_checkpoint(), learn.step(5), learn.run_state.parts.saver.wait()
+    assert steps(tmp_path) == [8, 10]
+
+
 @pytest.mark.parametrize("case", ["a link", "another metric", "a branch"])
 def test_a_best_one_that_none_has_replaced_is_kept(tmp_path, case):
     given = dict(save_strategy="steps", save_steps=8, load_best_model_at_end=True)

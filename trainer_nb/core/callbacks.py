@@ -277,6 +277,13 @@ def check_methods(callback: Any):
                 " such as on_evaluate or on_log, and do there what the method does."
             )
 
+# what callbacks request of the loop, in the order of messages
+REQUESTS = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")
+
+def requests_of(control: TrainerControl) -> list[str]:
+    "Return the names of what callbacks request."
+    return [name for name in REQUESTS if getattr(control, name)]
+
 class CallbackHandler:
     """Hold the callbacks of a run and call them by event. For code copied from the Trainer it has `on_*` methods, the
     keywords of events as attributes, and `remove_callback`."""
@@ -440,7 +447,7 @@ class CallbackHandler:
             before = interrupts is not None and interrupts.abortable
             if interrupts is not None:
                 interrupts.abortable = not is_quick
-            requests = None if is_quick else dict(vars(control))
+            before_call = () if is_quick else requests_of(control)
             try:
                 returned = getattr(callback, event)(args, state, control, **kwargs)
                 if returned is not None:
@@ -450,9 +457,9 @@ class CallbackHandler:
                             f"The callback returned {returned!r}; return the `control` that was passed, or nothing."
                         )
                     control = cast(TrainerControl, returned)
-                if not is_quick and vars(control) != requests:
-                    changed = (key for key, value in vars(control).items() if value != requests.get(key))
-                    self.requesters |= dict.fromkeys(changed, f"{type(callback).__name__}.{event}")
+                if not is_quick:
+                    for name in requests_of(control):
+                        if name not in before_call: self.requesters[name] = f"{type(callback).__name__}.{event}"
             except BaseException as error:
                 # the code that handles the error must not be interrupted
                 before = False

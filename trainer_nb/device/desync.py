@@ -15,6 +15,7 @@ import torch
 from torch.autograd.graph import get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
+from ..core.callbacks import TrainerControl, requests_of
 from ..core.errors import warn
 from .collectives import World
 
@@ -343,7 +344,6 @@ class UsedParameters(PassComparison):
         return f"{self._parameters[index][0]!r} is used in this step by rank {users[0]}, and not by rank {users[1]}"
 
 # %% ../../nbs/04_device/04_desync.ipynb #c4b10e53
-REQUESTS = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")
 REQUESTS_REMEDY = (
     "a callback has to request the same in all processes. Let it decide by values that all of them have, such as those of"
     " state, or by a value that one process sends the others"
@@ -353,7 +353,7 @@ class AgreedRequests(PassComparison):
     "Check that the callbacks of all processes have made the same requests, before one is answered."
     def compare(
         self,
-        control: object,  # has the requests as attributes
+        control: TrainerControl,
         requesters: dict[str, str],  # by request: the callback and its method
         begins: bool,  # a step has just ended; False: its tasks are under way
     ):
@@ -362,7 +362,9 @@ class AgreedRequests(PassComparison):
             if self._num_passes:
                 self._expected = self._current
             self._begin_pass()
-        names = [name for name in REQUESTS if getattr(control, name)]
+        names = requests_of(control)
+        # a process that requests nothing may wait for one that still saves or draws what was requested before
+        if not begins and not names: return
         given = [f"{requesters[name]} has set {name} on rank {self._world.rank}" for name in names if name in requesters]
         self._remark = f" ({', '.join(given)})" if given else ""
         self._check(", ".join(names) or "nothing")

@@ -13,11 +13,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..core.errors import InvalidOperation, free_after_failure
-from ..data.collate import infer_batch_size
+from ..data.collate import infer_batch_size, map_tensors
 from ..device.weight_storage import has_adapters, is_read_only
 from .data_checks import share_equal, shifts_labels, token_batch, token_labels
 from .evidence import CHECKS, Evidence, Finding, Unavailable, check
-from .interpret import select_example
 from .isolated import isolated_training
 from .layers import update_norms
 from ..display.tables import TitledTable, format_value
@@ -37,8 +36,9 @@ def sample_rows(seen: Evidence) -> torch.Tensor:
 @check("outputs that depend on inputs")
 def outputs_depend_on_inputs(seen: Evidence) -> Finding | None:
     rows = sample_rows(seen)
-    # a last layer that begins with zeros is a choice
-    if rows.abs().max() == 0 or not rows.isfinite().all() or (rows != rows[0]).any(): return None
+    if not rows.isfinite().all() or (rows != rows[0]).any(): return None
+    matrices = [p for p in seen.learner.model.parameters() if p.requires_grad and p.ndim > 1]
+    if any(not p.detach().any() for p in matrices): raise Unavailable("a layer begins with zeros")
     return Finding(
         "error", f"the outputs for all {len(rows)} samples of the first batch are equal",
         "somewhere the input is lost: a layer whose units are all dead, or a part of forward that is not used",
@@ -49,15 +49,15 @@ def outputs_depend_on_inputs(seen: Evidence) -> Finding | None:
 def samples_do_not_see_each_other(seen: Evidence) -> Finding | None:
     rows = sample_rows(seen)
     n = len(rows)
-    alone = seen.predict(select_example(seen.outputs.batch, n - 1, n))
-    alone = alone[0] if isinstance(alone, tuple) else alone
-    last = alone.float().reshape(-1)
-    if last.shape != rows[-1].shape or not rows.isfinite().all():
-        raise Unavailable("the output of one sample has another shape")
-    off = float((last - rows[-1]).abs().max() / rows.abs().max().clamp(min=1e-12))
+    if n < 3 or seen.is_random: raise Unavailable("outputs are random, or batches have fewer than three samples")
+    few = seen.predict(map_tensors(seen.outputs.batch, lambda t: t[n - 2:] if t.ndim and len(t) == n else t))
+    few = few[0] if isinstance(few, tuple) else few
+    if len(few) != 2 or few[0].numel() != rows.shape[1] or not rows.isfinite().all():
+        raise Unavailable("the output of two samples has another shape")
+    off = float((few.float().reshape(2, -1) - rows[n - 2:]).abs().max() / rows.abs().max().clamp(min=1e-12))
     if off < 0.02: return None
     return Finding(
-        "error", f"the output for a sample alone differs by {off:.0%} of the largest output from the one in its batch",
+        "error", f"the outputs for two samples differ by {off:.0%} of the largest output from those in a larger batch",
         "in evaluation mode the model computes across samples: a softmax or an attention over the batch"
         " (batch_first), a norm"
         " without running statistics", "look for the dimension of the batch in forward",
@@ -74,6 +74,7 @@ def outputs_do_not_see_their_target(seen: Evidence) -> Finding | None:
     # a model of the user's may shift the labels, or get them shifted
     if not shifts_labels(seen) and share_equal(labels, ids) < 0.95 and share_equal(labels[:, :-1], ids[:, 1:]) < 0.95:
         raise Unavailable("the labels are no next tokens")
+    if seen.is_random: raise Unavailable("outputs are random")
     middle = ids.shape[1] // 2
     changed = ids.clone()
     changed[:, middle:] = ids[:, middle:].flip(0).roll(1, 1)
@@ -100,13 +101,24 @@ def scores_in_place_of_probabilities(seen: Evidence) -> Finding | None:
         raise Unavailable("the loss function is neither cross_entropy nor binary_cross_entropy_with_logits")
     inside = (predicted >= 0).all() and (predicted <= 1).all() and predicted.numel() >= 8
     sums = (predicted.float().sum(1) - 1).abs().max() < 1e-3
-    if not inside or not (binary or sums): return None
     name = "sigmoid" if binary else "softmax"
+    if not inside or not (binary or sums) or last_function(seen) != name: return None
     return Finding(
         "warning", f"the outputs are between 0 and 1{'' if binary else ', and those of a sample add up to 1'}",
         f"the loss function applies a {name} itself; of probabilities it has small gradients and a high lowest value",
         f"take the {name} out of the model",
     )
+
+# functions that leave numbers as they are, by the names of their nodes in a graph
+_PASSING = frozenset("View Reshape Squeeze Unsqueeze Slice Select Transpose T Permute ToCopy Clone Alias".split())
+
+def last_function(seen: Evidence) -> str:
+    "Return the name of the function that has computed the output, in lower case."
+    node = seen.predict(seen.outputs.batch, keep=lambda t: t.grad_fn, grad=True)
+    def name_of(node: object) -> str: return type(node).__name__.partition("Backward")[0].lstrip("_")
+    while node is not None and name_of(node).removeprefix("Unsafe") in _PASSING and node.next_functions:
+        node = node.next_functions[0][0]
+    return name_of(node).lower()
 
 @check("a first loss as of chance")
 def first_loss_as_of_chance(seen: Evidence) -> Finding | None:
@@ -154,7 +166,7 @@ def step_can_be_taken(seen: Evidence) -> Finding | None:
 
 @check("gradients for all parameters")
 def gradients_for_all_parameters(seen: Evidence) -> Finding | None:
-    without = [name for layer in seen.first_step.layers for name in layer.without]
+    without = seen.without_gradient()
     if not without: return None
     return Finding(
         "warning", f"{len(without)} trainable parameters get no gradient: {names_in_short(without)}",
@@ -180,12 +192,14 @@ def parameters_of_the_optimizer(seen: Evidence) -> Finding | None:
 def last_layer_is_trained(seen: Evidence) -> Finding | None:
     model = seen.learner.model
     if has_adapters(model): raise Unavailable("the model has adapters")
-    params = [(name, p) for name, p in model.named_parameters() if not is_read_only(p)]
-    if not params or not any(p.requires_grad for _, p in params): raise Unavailable("nothing is trained")
-    if params[-1][1].requires_grad: return None
+    layers = dict(model.named_modules())
+    called = [name for name in seen.first_step.called if name in layers and list(layers[name].parameters(False))]
+    frozen = [not any(p.requires_grad for p in layers[name].parameters(False)) for name in called]
+    if not called or not frozen[-1] or all(frozen): return None
     return Finding(
-        "warning", f"the last parameter, {params[-1][0]}, is frozen, and earlier ones are trained",
-        "usually it is the other way round: the head is new and has to learn most", "learn.unfreeze(-1)",
+        "warning", f"the last layer that forward calls, {called[-1]}, is frozen, and earlier ones are trained",
+        "usually it is the other way round: the head is new and has to learn most",
+        f"model.get_submodule({called[-1]!r}).requires_grad_(True), unless it is a teacher",
     )
 
 @check("layers in training mode")
@@ -325,10 +339,11 @@ def one_batch_can_be_learned(seen: Evidence) -> Finding | None:
     first = seen.first_step.loss
     if Step(seen.learner).is_override: raise Unavailable("training_step is overridden, and may train others as well")
     if not math.isfinite(first) or abs(first) < 1e-3: raise Unavailable("the first loss is 0 or not finite")
-    losses = fit_one_batch(seen)
-    if len(losses) < 10: raise Unavailable("steps take too long to try")
-    best = min(losses[-5:])
-    if best < losses[0] - 0.03 * abs(losses[0]): return None
+    # adapters and other small parts need larger rates
+    for rate in (1e-3, 1e-2, 1e-1):
+        losses = fit_one_batch(seen, rate)
+        if len(losses) < 10: raise Unavailable("steps take too long to try")
+        if min(losses[-5:]) < losses[0] - 0.03 * abs(losses[0]): return None
     return Finding(
         "warning",
         f"{len(losses)} updates on one batch moved its loss from {format_value(losses[0])} to"
@@ -341,22 +356,18 @@ def one_batch_can_be_learned(seen: Evidence) -> Finding | None:
 
 def fit_one_batch(
     seen: Evidence,
+    rate: float,  # learning rate
     most: int = 40,  # updates
 ) -> list[float]:
     "Take steps with Adam on the first micro-batches, as long as there is time; return their losses."
     run = seen.learner.run_state
     if run.device.engine is not None: raise Unavailable("DeepSpeed makes the updates")
     params = [p for p in run.params if p.requires_grad]
-    optimizer = torch.optim.Adam(params, lr=1e-3)
+    optimizer = torch.optim.Adam(params, lr=rate)
     until = time.monotonic() + seen.seconds
     losses = []
     while len(losses) < most and time.monotonic() < until:
-        run.interrupts.check()
-        step = Step(seen.learner)
-        step.begin()
-        while step.more():
-            step.substep()
-        losses.append(float(step.loss))
+        losses.append(float(seen.take_step().loss))
         optimizer.step()
     return losses
 
@@ -377,7 +388,7 @@ def check_run(
     seconds: float = 3.0,  # for reading samples of each data set, and for steps on one batch
 ) -> Findings:
     "Return what is probably wrong with data, model and settings; leave the run as it is."
-    if seconds <= 0: raise ValueError(f"seconds is the time for reading samples, above 0, not {seconds!r}.")
+    if not seconds > 0: raise ValueError(f"seconds is the time for reading samples, above 0, not {seconds!r}.")
     start = time.perf_counter()
     found, skipped = [], {}
     with isolated_training(learner, "check()") as run:

@@ -11,11 +11,10 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-from torch import nn
+from torch.utils.data import BatchSampler, DataLoader
 
-from .evidence import Evidence, Finding, Numbers, Samples, Unavailable, check, digest
-from .evidence import without_loader
-from .interpret import unchanged_data
+from .evidence import Evidence, Finding, Samples, Unavailable, check, digest, sample_parts
+from .interpret import collect_tensors, unchanged_data
 from ..display.tables import format_value
 from ..engine.loss import split_labels
 
@@ -44,15 +43,18 @@ def labels_within_classes(seen: Evidence) -> Finding | None:
     labels, classes = class_labels(seen)
     if not len(labels) or 0 <= labels.min() and labels.max() < classes: return None
     low, high = int(labels.min()), int(labels.max())
+    outside = int(((labels < 0) | (labels >= classes)).sum())
     if low == 1 and high == classes:
         return Finding(
             "error", f"labels go from 1 to {high}, and the model has {classes} outputs, 0 to {classes - 1}",
             "classes are numbered from 0, so the last one has no output", "use label - 1 in the data set",
         )
     return Finding(
-        "error", f"labels go from {low} to {high}, and the model has {classes} outputs, 0 to {classes - 1}",
+        "error",
+        f"{outside:,} of {len(labels):,} labels, which go from {low} to {high}, are not within the {classes} outputs, 0"
+        f" to {classes - 1}",
         "the loss of a label without an output is an error",
-        f"give the model {high + 1} outputs, or correct the labels",
+        "correct these labels, or give the model more outputs",
     )
 
 @check("labels that differ")
@@ -80,12 +82,13 @@ def labels_are_trained(seen: Evidence) -> Finding | None:
         raise Unavailable("the labels are no class numbers")
     ignored = (labels == -100).reshape(len(labels), -1).all(1)
     share = float(ignored.float().mean())
-    if share < 0.25: return None
+    if share <= 0.5: return None
     return Finding(
         "error" if share == 1 else "warning",
         f"{int(ignored.sum())} of {len(labels)} samples of the first batch have no label but -100",
         "-100 means that the loss leaves the label out, so these samples teach nothing",
-        "look at the labels; a text whose prompt fills max_length has no answer left",
+        "look at the labels; a text whose prompt fills max_length has no answer left" if shifts_labels(seen)
+        else "look at the labels",
     )
 
 @check("batches with several classes")
@@ -93,6 +96,9 @@ def batches_with_several_classes(seen: Evidence) -> Finding | None:
     labels, _ = class_labels(seen)
     batch = seen.outputs.labels
     if batch.ndim != 1 or len(batch) < 8 or not len(labels): raise Unavailable("batches are too small to tell")
+    given = seen.learner.train_dataset
+    if isinstance(given, DataLoader) and type(given.batch_sampler) is not BatchSampler:
+        raise Unavailable("a batch sampler of its own decides")
     most = Counter(labels.tolist()).most_common(1)[0][1] / len(labels)
     if most > 0.6 or len(set(batch.tolist())) > 1: return None
     return Finding(
@@ -104,55 +110,47 @@ def batches_with_several_classes(seen: Evidence) -> Finding | None:
 # %% ../../nbs/08_diagnostics/09_data_checks.ipynb #c7341e63
 @check("samples that can be read")
 def samples_can_be_read(seen: Evidence) -> Finding | None:
-    samples = seen.training_samples
-    if not samples.failed: return None
-    first, why = next(iter(samples.failed.items()))
-    return Finding(
-        "error",
-        f"{len(samples.failed)} of {len(samples.failed) + len(samples.indexes):,} samples cannot be read; sample"
-        f" {first}: {why}",
-        "training ends where the first of them is drawn", f"look at learn.train_dataset[{first}]",
-    )
-
-def input_numbers(seen: Evidence) -> dict[str, Numbers]:
-    "Return the ranges of the inputs of the training data. Raise Unavailable without floating-point numbers."
-    found = seen.training_samples.numbers
-    if not found: raise Unavailable("the inputs are no floating-point numbers")
-    return found
-
-@check("finite inputs and targets")
-def finite_inputs(seen: Evidence) -> Finding | None:
-    samples = seen.training_samples
-    wrong = {f"input {name}": numbers.not_finite for name, numbers in samples.numbers.items()}
-    targets = samples.targets()
-    if targets is not None:
-        wrong["target"] = [samples.indexes[i] for i in np.flatnonzero(~np.isfinite(targets.astype(float)))]
-    for name, indexes in wrong.items():
-        if not indexes: continue
+    for name, samples in seen.all_samples.items():
+        if not samples.failed: continue
+        first, why = next(iter(samples.failed.items()))
+        number = len(samples.failed) + len(samples.indexes)
         return Finding(
             "error",
-            f"{len(indexes):,} of {len(samples.indexes):,} samples have NaN or infinity as {name}, sample"
-            f" {min(indexes)} is the first",
-            "one of them in a batch makes the loss, and then all weights, NaN",
-            f"look at learn.train_dataset[{min(indexes)}]; leave these samples out, or fill the gaps",
+            f"{len(samples.failed)} of {number:,} samples of the {name} data cannot be read; sample {first}: {why}",
+            "training or evaluation ends where the first of them is drawn", f"look at sample {first} of the data set",
         )
     return None
 
-def begins_with_a_norm(model: nn.Module) -> bool:
-    "Return whether the first layer with parameters or buffers is a norm, which makes the scale of inputs irrelevant."
-    def has_tensors(m: nn.Module) -> bool:
-        return any(True for held in (m.parameters(recurse=False), m.buffers(recurse=False)) for _ in held)
-    first = next(filter(has_tensors, model.modules()), None)
-    return first is not None and "Norm" in type(first).__name__
+@check("finite inputs and targets")
+def finite_inputs(seen: Evidence) -> Finding | None:
+    wrong = [(name, what, numbers.not_finite, samples) for name, samples in seen.all_samples.items()
+             for what, numbers in samples.numbers.items() if numbers.not_finite]
+    if not wrong: return None
+    # a loss or a model may leave them out
+    in_batch = any(t.is_floating_point() and not t.isfinite().all() for t in collect_tensors(seen.batch).values())
+    if in_batch and math.isfinite(seen.first_step.loss) and math.isfinite(seen.first_step.norm or 0.0): return None
+    name, what, indexes, samples = wrong[0]
+    return Finding(
+        "warning",
+        f"{len(indexes):,} of {len(samples.indexes):,} samples of the {name} data have NaN or infinity as {what};"
+        f" sample {min(indexes)} is one",
+        "unless the model or the loss leaves them out, one in a batch makes the loss, and then all weights, NaN",
+        f"look at sample {min(indexes)} of the data set; leave these samples out, or fill the gaps",
+    )
 
 @check("normalized inputs")
 def normalized_inputs(seen: Evidence) -> Finding | None:
-    if begins_with_a_norm(seen.learner.model): raise Unavailable("the model normalizes its inputs")
-    for name, numbers in input_numbers(seen).items():
-        if not numbers.count or math.sqrt(numbers.squares / numbers.count) < 20: continue
+    found = {name: n for name, n in seen.training_samples.numbers.items() if name != "target" and n.count}
+    if not found: raise Unavailable("the inputs are no floating-point numbers")
+    measured = {layer.name: layer.output for layer in seen.first_step.layers if layer.output.n}
+    # the model may normalize them itself, in forward or with its first layer
+    first = next((measured[name] for name in seen.first_step.called if name in measured), None)
+    if first is None or first.norm / math.sqrt(first.n) < 10: return None
+    for name, numbers in found.items():
+        if math.sqrt(numbers.squares / numbers.count) < 20: continue
         return Finding(
             "warning",
-            f"input {name} goes from {format_value(numbers.low)} to {format_value(numbers.high)}, with a mean of"
+            f"{name} goes from {format_value(numbers.low)} to {format_value(numbers.high)}, with a mean of"
             f" {format_value(numbers.total / numbers.count)}",
             "weights begin at a size that suits inputs around 1, so the first outputs and gradients are far too large",
             "subtract the mean and divide by the standard deviation of the training data (pixels: divide by 255 first)",
@@ -162,6 +160,7 @@ def normalized_inputs(seen: Evidence) -> Finding | None:
 @check("inputs that differ")
 def inputs_differ(seen: Evidence) -> Finding | None:
     inputs = seen.training_samples.inputs
+    if not all(inputs): raise Unavailable("the inputs cannot be compared")
     if len(set(inputs)) > 1 or len(inputs) < 8: return None
     return Finding(
         "error", f"all of {len(inputs):,} samples have the same input", "there is nothing to learn from",
@@ -172,6 +171,7 @@ def inputs_differ(seen: Evidence) -> Finding | None:
 def input_digests(samples: Samples) -> list[bytes]:
     "Return the digest of the input of each sample. Raise Unavailable where inputs repeat by chance."
     found = samples.inputs
+    if not all(found): raise Unavailable("the inputs cannot be compared")
     if len(found) < 8 or len(set(found)) < 0.5 * len(found) or samples.numbers and samples.is_small:
         raise Unavailable("the inputs have few different values")
     return found
@@ -179,16 +179,21 @@ def input_digests(samples: Samples) -> list[bytes]:
 @check("evaluation samples that are not trained")
 def evaluation_samples_not_trained(seen: Evidence) -> Finding | None:
     known = set(input_digests(seen.training_samples))
-    inputs = input_digests(seen.evaluation_samples)
-    leaked = [i for i, each in zip(seen.evaluation_samples.indexes, inputs) if each in known]
-    if len(leaked) < 2 or len(leaked) < 0.01 * len(inputs): return None
-    return Finding(
-        "warning",
-        f"{len(leaked):,} of {len(inputs):,} evaluation samples are in the training data, for example sample"
-        f" {leaked[0]}",
-        "the evaluation measures memory for these, and looks better than it is",
-        "split the data once, before samples are copied or augmented; remove duplicates first",
-    )
+    sets = seen.evaluation_sets
+    for name, (_, samples) in sets.items():
+        inputs = input_digests(samples)
+        leaked = [i for i, each in zip(samples.indexes, inputs) if each in known]
+        if len(leaked) < 2 or len(leaked) < 0.01 * len(inputs): continue
+        # beside others, a set of training samples is meant
+        if len(sets) > 1 and len(leaked) == len(inputs): continue
+        return Finding(
+            "warning",
+            f"{len(leaked):,} of {len(inputs):,} samples of the evaluation set {name}{' ' if name else ''}are in the"
+            f" training data, for example sample {leaked[0]}",
+            "the evaluation measures memory for these, and looks better than it is",
+            "split the data once, before samples are copied or augmented; remove duplicates first",
+        )
+    return None
 
 @check("one label for each input")
 def one_label_for_each_input(seen: Evidence) -> Finding | None:
@@ -215,12 +220,11 @@ def samples_occur_once(seen: Evidence) -> Finding | None:
 
 @check("an evaluation set without augmentation")
 def evaluation_without_augmentation(seen: Evidence) -> Finding | None:
-    samples = seen.evaluation_samples
-    data = without_loader(seen.learner.eval_dataset)
+    data, samples = next(iter(seen.evaluation_sets.values()))
     # in another order, so that each sample draws other random numbers
-    places = range(min(8, len(samples.indexes)))[::-1]
+    places = [place for place, known in enumerate(samples.inputs[:8]) if known][::-1]
     with unchanged_data(seen.learner):
-        again = [digest(split_labels(data[samples.indexes[place]], seen.learner.label_names)[0]) for place in places]
+        again = [digest(sample_parts(seen.learner, data[samples.indexes[place]])[0]) for place in places]
     if again == [samples.inputs[place] for place in places]: return None
     return Finding(
         "warning", "a sample of the evaluation set is not the same when it is read again",

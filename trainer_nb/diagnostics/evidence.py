@@ -8,21 +8,26 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from ..core.seeding import seed_all
 from ..data.collate import map_tensors, shallow_copy_batch
 from ..device.accelerator import unwrap
 from .interpret import collect_tensors, get_first_batch, is_classification, unchanged_data
 from .isolated import begin_next_epoch
 from .layers import LayerStats, measure_layers, measure_outputs, named_layers
+from .results import learner_inputs
 from ..engine.evaluate import evaluation_mode
 from ..engine.loss import call_model, extract_logits, split_labels
 from ..engine.overrides import TrainerBase
+from ..engine.rollback import BufferBackup
+from ..engine.run_state import run_modules
 from ..engine.step import Step
 
 # %% ../../nbs/08_diagnostics/08_evidence.ipynb #d40ee613
@@ -51,23 +56,31 @@ class Unavailable(Exception):
     "Signal that a check does not apply, or that what it needs could not be made; the message is the reason."
 
 # %% ../../nbs/08_diagnostics/08_evidence.ipynb #8cbde470
+PLAIN = (str, bytes, int, float, bool, type(None), np.generic)
+
 def digest(value: Any) -> bytes:
-    "Return a digest of the contents of a sample."
+    "Return a digest of the contents of a sample. Raise Unavailable for contents of an unknown kind."
     state = hashlib.blake2b(digest_size=16)
     def add(part: Any):
-        if isinstance(part, torch.Tensor): part = part.detach().cpu()
-        if isinstance(part, torch.Tensor) and part.dtype is torch.bfloat16: part = part.float()
+        if isinstance(part, torch.Tensor):
+            part = part.detach().cpu()
+            if part.layout is not torch.strided: part = part.to_dense()
+            part = part.float() if part.dtype is torch.bfloat16 else part.resolve_conj().resolve_neg()
         if isinstance(part, Mapping):
             for name, each in part.items():
                 state.update(repr(name).encode())
                 add(each)
-        elif isinstance(part, tuple):
+        elif isinstance(part, (tuple, list)) and not all(isinstance(each, PLAIN) for each in part):
+            state.update(f"{len(part)} parts".encode())
             for each in part: add(each)
         elif isinstance(part, (torch.Tensor, np.ndarray)) or hasattr(part, "__array_interface__"):
             array = np.ascontiguousarray(part)
+            if array.dtype.hasobject: raise Unavailable("the samples hold objects that cannot be compared")
             state.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
-        else:
+        elif isinstance(part, (*PLAIN, tuple, list)):
             state.update(repr(part).encode())
+        else:
+            raise Unavailable(f"samples hold a {type(part).__name__}, which cannot be compared")
     add(value)
     return state.digest()
 
@@ -101,23 +114,28 @@ class Samples:
     def __init__(self, total: int):
         self.total = total                              # samples that the data set has
         self.indexes: list[int] = []
-        self.inputs: list[bytes] = []                   # digests
+        self.inputs: list[bytes] = []                   # digests; empty where inputs cannot be compared
         self.labels: list[int | float | bytes] = []     # numbers, or digests
-        self.numbers: dict[str, Numbers] = {}           # of inputs, by name
+        self.numbers: dict[str, Numbers] = {}           # of inputs and labels, by name
         self.failed: dict[int, str] = {}                # errors by the indexes of samples that cannot be read
         # whether each input consists of few whole numbers, so that inputs are equal by chance
         self.is_small = True
 
     def add(self, index: int, inputs: Any, label: Any):
         "Add a sample."
-        self.indexes.append(index)
-        self.inputs.append(digest(inputs))
         number = plain_label(label)
-        self.labels.append(digest(label) if number is None else number)
-        arrays = map_arrays(inputs)
-        tensors = collect_tensors(arrays)
-        for name, t in tensors.items():
-            if t.is_floating_point(): self.numbers.setdefault(name, Numbers()).add(index, t)
+        try:
+            known = digest(inputs), digest(label) if number is None else number
+        except Unavailable:
+            known = b"", b""
+        self.indexes.append(index)
+        self.inputs.append(known[0])
+        self.labels.append(known[1])
+        tensors = collect_tensors(map_arrays(inputs))
+        targets = collect_tensors(map_arrays(label)).values()
+        for name, t in [*((f"input {name}", t) for name, t in tensors.items()), *(("target", t) for t in targets)]:
+            if t.is_floating_point() and t.layout is torch.strided:
+                self.numbers.setdefault(name, Numbers()).add(index, t)
         self.is_small &= sum(t.numel() for t in tensors.values()) < 32 and all(map(is_whole, tensors.values()))
 
     def targets(self) -> np.ndarray | None:
@@ -129,16 +147,28 @@ def is_whole(t: torch.Tensor) -> bool:
     return not t.is_floating_point() or bool((t == t.round()).all())
 
 def map_arrays(inputs: Any) -> Any:
-    "Return inputs of a sample with tensors in the place of arrays of numbers."
-    if isinstance(inputs, np.ndarray) and inputs.dtype.kind in "fiu":
-        return torch.from_numpy(np.ascontiguousarray(inputs))
+    "Return inputs of a sample with tensors in the place of arrays and lists of numbers."
+    if isinstance(inputs, list) and inputs and isinstance(inputs[0], (float, list)):
+        try:
+            inputs = np.array(inputs)
+        except ValueError:
+            return None
+    if isinstance(inputs, (np.ndarray, np.generic, float)) and np.asarray(inputs).dtype.kind in "fiu":
+        values = np.asarray(inputs)
+        return torch.from_numpy(np.ascontiguousarray(values, values.dtype.newbyteorder("=")))
     if isinstance(inputs, Mapping): return {name: map_arrays(each) for name, each in inputs.items()}
     return tuple(map(map_arrays, inputs)) if isinstance(inputs, tuple) else inputs
 
 def without_loader(data: Any) -> Any:
-    "Return the data set, the first of several, without its DataLoader."
-    if isinstance(data, dict): data = next(iter(data.values()), None)
+    "Return a data set without its DataLoader."
     return data.dataset if isinstance(data, DataLoader) else data
+
+def sample_parts(learner: TrainerBase, sample: Any) -> tuple[Any, Any]:
+    "Return the inputs of a sample that the model takes, without the number of a row, and its label."
+    inputs, label = split_labels(sample, learner.label_names)
+    if not isinstance(inputs, Mapping): return inputs, label
+    used = learner_inputs(learner, inputs)
+    return {name: each for name, each in inputs.items() if name in used}, label
 
 def read_samples(
     learner: TrainerBase,
@@ -155,9 +185,11 @@ def read_samples(
     with unchanged_data(learner):
         for i in order.tolist():
             try:
-                samples.add(i, *split_labels(data[i], learner.label_names))
+                sample = data[i]
             except Exception as error:
                 samples.failed[i] = f"{type(error).__name__}: {error}"
+            else:
+                samples.add(i, *sample_parts(learner, sample))
             if time.monotonic() > until or len(samples.failed) > 9: break
     if not samples.indexes: raise Unavailable("no sample can be read")
     return samples
@@ -185,6 +217,8 @@ class FirstStep(NamedTuple):
     loss: float
     norm: float | None          # of all gradients, before clipping
     layers: list[LayerStats]
+    called: list[str]           # names of the layers, in the order in which forward calls them
+    without: list[str]          # trainable parameters without a gradient
 
 class Outputs(NamedTuple):
     "Hold a batch on the device with the model's predictions and labels, in evaluation mode."
@@ -207,8 +241,24 @@ class Evidence:
     def training_samples(self) -> Samples: return read_samples(self.learner, self.learner.train_dataset, self.seconds)
 
     @made_once
-    def evaluation_samples(self) -> Samples:
-        return read_samples(self.learner, self.learner.eval_dataset, self.seconds)
+    def evaluation_sets(self) -> dict[str, tuple[Any, Samples]]:
+        "Evaluation sets with their samples, by name; a single one has none."
+        given = self.learner.eval_dataset
+        sets = given if isinstance(given, dict) else {"": given}
+        seconds = self.seconds / max(len(sets), 1)
+        return {name: (without_loader(each), read_samples(self.learner, each, seconds)) for name, each in sets.items()}
+
+    @property
+    def all_samples(self) -> dict[str, Samples]:
+        "Return the samples of all sets that can be read, by description."
+        found = {}
+        with suppress(Unavailable):
+            found["training"] = self.training_samples
+        with suppress(Unavailable):
+            sets = self.evaluation_sets.items()
+            found |= {f"evaluation ({name})" if name else "evaluation": samples for name, (_, samples) in sets}
+        if not found: raise Unavailable("there is no data set with samples by index")
+        return found
 
     @made_once
     def batch(self) -> Any:
@@ -223,14 +273,26 @@ class Evidence:
         batch, labels = split_labels(self.batch, self.learner.label_names)
         return Outputs(batch, self.predict(batch), labels)
 
-    def predict(self, inputs: Any) -> Any:
-        "Return the model's output for inputs without labels, in evaluation mode, on the host."
+    def predict(
+        self,
+        inputs: Any,  # without labels
+        seed: int = 0,
+        keep: Callable[[torch.Tensor], Any] = lambda t: t.detach().cpu(),  # what is returned of each tensor
+        grad: bool = False,
+    ) -> Any:
+        "Return the model's output in evaluation mode."
         learner = self.learner
-        with evaluation_mode(learner) as run, torch.no_grad():
+        with evaluation_mode(learner) as run, torch.set_grad_enabled(grad):
+            seed_all(seed)
             given = shallow_copy_batch(learner._prepare_inputs(inputs))
             out = call_model(unwrap(run.wrapped_model), given)
-            predicted = extract_logits(out, with_loss=False, ignore=("past_key_values",))
-            return map_tensors(predicted, lambda t: t.detach().cpu())
+            return map_tensors(extract_logits(out, with_loss=False, ignore=("past_key_values",)), keep)
+
+    @made_once
+    def is_random(self) -> bool:
+        "Whether outputs in evaluation mode differ with other random numbers."
+        other = collect_tensors(self.predict(self.outputs.batch, seed=1))
+        return any(not torch.equal(t, other[name]) for name, t in collect_tensors(self.outputs.predicted).items())
 
     @made_once
     def logits(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -245,23 +307,56 @@ class Evidence:
         counts = labels != -100
         return predicted[counts].float(), labels[counts]
 
-    @made_once
-    def first_step(self) -> FirstStep:
-        "The next step up to its update: loss, gradients and layers."
+    @contextmanager
+    def buffers_restored(self) -> Iterator[None]:
+        "Restore the buffers of the model after the block, so that outputs before and after it can be compared."
+        backup = BufferBackup(run_modules(self.learner.run_state))
+        backup.keep()
+        try:
+            yield
+        finally:
+            backup.put_back()
+
+    def take_step(self) -> Step:
+        "Take a step up to its complete gradients, which are not clipped yet."
         run = self.learner.run_state
         run.verb.phase = "step"
         run.interrupts.abortable = True
         step = Step(self.learner)
         while not step.begin():
             begin_next_epoch(self.learner)
-        with measure_outputs(named_layers(run.model)) as outputs:
-            while step.more():
-                run.interrupts.check()
-                step.substep()
+        while step.more():
+            run.interrupts.check()
+            step.substep()
+        return step
+
+    @made_once
+    def first_step(self) -> FirstStep:
+        "The next step up to its update: loss, gradients and layers."
+        run = self.learner.run_state
+        with self.buffers_restored(), measure_outputs(named_layers(run.model)) as outputs:
+            step = self.take_step()
         limit = run.args.max_grad_norm
         # of the copy of the run: 0 measures the norm and does not clip
         vars(run.args)["max_grad_norm"] = 0.0
         step.complete_gradients()
         vars(run.args)["max_grad_norm"] = limit
         norm = None if step.norm is None else float(step.norm)
-        return FirstStep(float(step.loss), norm, measure_layers(run, outputs))
+        layers = measure_layers(run, outputs)
+        without = [name for layer in layers for name in layer.without]
+        return FirstStep(float(step.loss), norm, layers, list(outputs), without)
+
+    def without_gradient(self) -> list[str]:
+        "Return the parameters without a gradient, also with the random numbers of two later steps."
+        run, without = self.learner.run_state, self.first_step.without
+        params, present = dict(run.model.named_parameters()), run.state.global_step
+        grads = {p: p.grad for p in params.values()}
+        with self.buffers_restored():
+            for later in (1, 2) if without else ():
+                run.state.global_step = present + later
+                self.take_step()
+                without = [name for name in without if params[name].grad is None]
+        run.state.global_step = present
+        for p, grad in grads.items():
+            p.grad = grad
+        return without

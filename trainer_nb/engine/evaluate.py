@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
@@ -40,25 +40,35 @@ from .training_modes import preserve_training_modes
 from .user_state import attributes_set_aside
 
 # %% ../../nbs/06_engine/27_evaluate.ipynb #81890226
+@contextmanager
 def cast_modules(
-    modules, dtype,
-    weights: list,  # receives the modules, the names and the original parameters
-):
-    "Replace weights and buffers by converted ones, except shards; the caller restores them."
+    modules: torch.nn.Module,
+    dtype: torch.dtype | None,  # None: unchanged
+) -> Iterator[None]:
+    "Replace weights and buffers by converted ones inside the block, except shards."
     # one for tied parameters
     converted: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
-    for module in modules.modules():
-        for name, p in list(module._parameters.items()):
-            if p is None or not p.is_floating_point() or is_dtensor(p) or is_partitioned(p): continue
-            if p not in converted:
-                converted[p] = torch.nn.Parameter(p.detach().to(dtype), requires_grad=p.requires_grad)
-            weights.append((module, name, p))
-            # not p.data: another dtype there would remove the hooks with which DDP averages the gradients
-            setattr(module, name, converted[p])
-    for module in modules.modules():
-        for name, b in module._buffers.items():
-            if b is not None and b.is_floating_point():
+    weights: list[tuple[torch.nn.Module, str, torch.nn.Parameter]] = []
+    buffers: list[tuple[dict, str, torch.Tensor]] = []
+    try:
+        for module in modules.modules() if dtype is not None else ():
+            for name, p in list(module._parameters.items()):
+                if p is None or not p.is_floating_point() or is_dtensor(p) or is_partitioned(p): continue
+                if p not in converted:
+                    converted[p] = torch.nn.Parameter(p.detach().to(dtype), requires_grad=p.requires_grad)
+                weights.append((module, name, p))
+                # not p.data: another dtype there would remove the hooks with which DDP averages the gradients
+                setattr(module, name, converted[p])
+            for name, b in module._buffers.items():
+                if b is None or not b.is_floating_point(): continue
+                buffers.append((module._buffers, name, b))
                 module._buffers[name] = b.to(dtype)
+        yield
+    finally:
+        for module, name, p in weights:
+            setattr(module, name, p)
+        for held, name, b in buffers:
+            held[name] = b
 
 def cast_inputs(
     batch, dtype,
@@ -98,7 +108,7 @@ def averaged_weights(optimizer: Any):
 @contextmanager
 def evaluation_mode(
     learner: TrainerBase,
-    dtype=None,  # of the weights inside the block, None: unchanged
+    dtype=None,  # in which divided weights are gathered, None: theirs
 ):
     "Put the model into evaluation mode inside the block; restore the run's state at the end."
     run = learner.run_state
@@ -119,7 +129,6 @@ def evaluation_mode(
         before = run.verb.phase
         logs_before = run.verb.eval_logs
         backup = BufferBackup(run_modules(run))
-        weights: list[tuple[torch.nn.Module, str, torch.nn.Parameter]] = []
         backup.keep()
         with preserve_generators(), preserve_training_modes(run_modules(run)), attributes_set_aside(run):
             try:
@@ -131,15 +140,8 @@ def evaluation_mode(
                 if run.loss_module is not None:
                     run.loss_module.eval()
                 with averaged_weights(run.optimizer), run.device.activated(), run.device.gathered_as(dtype):
-                    try:
-                        if dtype is not None:
-                            cast_modules(run_modules(run), dtype, weights)
-                        interrupts.open()
-                        yield run
-                    finally:
-                        interrupts.abortable = False
-                        for module, name, p in weights:
-                            setattr(module, name, p)
+                    interrupts.open()
+                    yield run
             except BaseException as error:
                 free_after_failure(error)
                 raise
@@ -328,22 +330,23 @@ def evaluation_loop(
                 run.device.divides_weights,
             )
             keys = accepted_kwargs(learner.prediction_step, ignore_keys=ignore_keys)
-            for k, (batch, n) in enumerate(batches):
-                found.samples += n
-                if not n:
-                    # for collective operations of the other processes
-                    learner.prediction_step(model, cast_inputs(batch, dtype, learner.label_names), only_loss, **keys)
+            with cast_modules(run_modules(run), dtype):
+                for k, (batch, n) in enumerate(batches):
+                    found.samples += n
+                    if not n:
+                        # for collective operations of the other processes
+                        learner.prediction_step(model, cast_inputs(batch, dtype, learner.label_names), only_loss, **keys)
+                        logged.clear()
+                        continue
+                    # else it belongs to another process
+                    if batch is not None:
+                        batch = cast_inputs(batch, dtype, learner.label_names)
+                        out = found.add(k, batch, n, *learner.prediction_step(model, batch, only_loss, **keys))
+                        fire_event(learner, "on_prediction_step")
+                        out.logs = map_tensors(logged, torch.Tensor.detach)
                     logged.clear()
-                    continue
-                # else it belongs to another process
-                if batch is not None:
-                    batch = cast_inputs(batch, dtype, learner.label_names)
-                    out = found.add(k, batch, n, *learner.prediction_step(model, batch, only_loss, **keys))
-                    fire_event(learner, "on_prediction_step")
-                    out.logs = map_tensors(logged, torch.Tensor.detach)
-                logged.clear()
-                if found.streams.is_ordered:
-                    found.streams.turn(k, batches.at_end())
+                    if found.streams.is_ordered:
+                        found.streams.turn(k, batches.at_end())
             if found.samples == 0: raise ValueError(f"The data set for {description.lower()} is empty.")
             # one of several processes would leave the others waiting
             run.interrupts.abortable = run.device.world.is_single_process

@@ -143,6 +143,7 @@ class Step:
         if message is not None:
             message.count = self.tokens
         run.control.new_step()
+        run.callbacks.requesters.clear()
         fire_event(self.learner, "on_step_begin")
         return True
 

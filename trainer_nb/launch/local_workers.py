@@ -252,10 +252,15 @@ def start_fresh_process(
     stderr: BinaryIO,
 ) -> subprocess.Popen:
     "Start a worker that is no copy of this process."
-    # as multiprocessing starts one, but without the user's script
-    preparation = spawn.get_preparation_data("SpawnProcess")
-    preparation = {name: value for name, value in preparation.items() if not name.startswith("init_main")}
-    preparation["authkey"] = bytes(preparation["authkey"])
+    # as multiprocessing prepares one, but without the user's script, and with the folders that are searched here now
+    preparation = {
+        "name": "SpawnProcess",
+        "authkey": bytes(multiprocessing.current_process().authkey),
+        "sys_path": sys.path,
+        "sys_argv": sys.argv,
+        "dir": os.getcwd(),
+        "orig_dir": os.getcwd(),
+    }
     tracker = resource_tracker.getfd()
     process = subprocess.Popen(
         [*spawn.get_command_line()[:-2], SPAWNED_PROGRAM],

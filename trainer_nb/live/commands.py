@@ -25,7 +25,8 @@ from .screens import NO_DISPLAY
 # %% ../../nbs/10_live/11_commands.ipynb #98c174ad
 def extend_stopped(learner: TrainerBase) -> BackgroundRun:
     "Return the background run of a learner; let a run that was stopped early go on to its planned length."
-    if display_status(learner.run_state).state == "stopped": learner.set(max_steps=learner.state.max_steps)
+    state = learner.state
+    if learner.run_state.finished and state.global_step < state.max_steps: learner.set(max_steps=state.max_steps)
     return get_handle(learner)
 
 def command_resume(learner: TrainerBase, options: dict): extend_stopped(learner).resume()
@@ -178,10 +179,10 @@ class CommandHandler:
             while not is_done():
                 time.sleep(POLL)
             # a pause may have come after the end of the run
-            self.answer_done(id, display_status(run).words)
+            self.answer_done(id, with_separators(display_status(run).words))
         threading.Thread(target=self.run_in_context, args=(id, answer), name=f"trainer_nb-{verb}", daemon=True).start()
 
     def answer_done(self, id: str, text: str, **more: Any):
-        self.send({"kind": "done", "id": id, "text": with_separators(text), **more})
+        self.send({"kind": "done", "id": id, "text": text, **more})
     def answer_rejected(self, id: str, text: str):
-        self.send({"kind": "rejected", "id": id, "text": with_separators(format_value(text, 500))})
+        self.send({"kind": "rejected", "id": id, "text": format_value(text, 500)})

@@ -377,6 +377,7 @@ def make_checkpoint_writer(
     if write is write_trainer_checkpoint:
         about["trainer"] = trainer_layout_info(learner)
     manifest = {"only_model": True} if run.args.save_only_model else {}
+    if own and saver.extra == str(place): manifest["extra"] = True
     package = collect_checkpoint(run, snapshot, get_processor(learner), manifest, about)
     if live is None and overrides_save(learner):
         live = save_to_temp_dir(learner)

@@ -235,13 +235,16 @@ def write_model(package: CheckpointContents, folder: Path) -> dict:
         config = getattr(package.model, "config", None)
     else:
         weights = {k: given[entry] if isinstance(entry, str) else entry for k, entry in package.entries.items()}
-    if package.live is not None:
+    if package.live is not None and package.shards is None:
         shutil.copytree(package.live.name, folder, dirs_exist_ok=True)
     elif package.shards is None:
         write_weights(package.model, folder, {k: t for k, t in weights.items() if t.dtype != torch.complex128})
     for part in (config, package.processing_class):
         if hasattr(part, "save_pretrained"):
             part.save_pretrained(folder)
+    if package.live is not None and package.shards is not None:
+        # what an override of the user has written replaces what was written for it
+        shutil.copytree(package.live.name, folder, dirs_exist_ok=True)
     if not weights or package.manifest.get("only_model"): return {}
     return find_tensors_in_files(folder, weights, package.adapted)
 

@@ -416,7 +416,11 @@ def restore_checkpoint(learner: TrainerBase, folder: Path, snapshot: Snapshot, e
     if run.parts.rewind_buffer is not None:
         run.parts.rewind_buffer.clear()
     if run.parts.saver is not None:
-        get_saver(run).after_restore(run, best)
+        saver = get_saver(run)
+        saver.after_restore(run, best)
+        place = run.state.best_model_checkpoint
+        # saved besides those of save_strategy: it goes when another one is better
+        if place and has_manifest(Path(place)) and read_manifest(Path(place)).get("extra"): saver.extra = place
     run.current.paused = False
     edits_of(run).keep(run)
 

@@ -23,7 +23,7 @@ class Link {
   alive() { return this.model.comm_live !== undefined ? this.model.comm_live : !this.view.el.closest(".jupyter-widgets-disconnected"); }
 
   hello() {
-    this.answered = this.closed = false;
+    this.answered = this.closed = this.silent = false;
     clearInterval(this.timer);
     clearTimeout(this.patience);
     this.timer = setInterval(() => this.say(), AGAIN);
@@ -44,7 +44,14 @@ class Link {
       this.tryAt = now + (this.pause *= 2);
       this.post({ kind: "ping" });
     }
-    if (this.asked !== null && now - this.asked > GONE) {
+    if (this.asked !== null && now - this.asked > GONE && !this.view.live()) {
+      // the kernel may be busy with a cell, after which it answers what was clicked
+      this.asked = null;
+      this.heard = now;
+      this.silent = true;
+      this.view.connection("waiting");
+    }
+    else if (this.asked !== null && now - this.asked > GONE) {
       this.close();
       this.timer = setInterval(() => { if (this.wanted()) this.post({ kind: "ping" }); }, RETRY);
     }
@@ -81,9 +88,9 @@ class Link {
       clearInterval(this.timer);
       clearTimeout(this.patience);
     }
-    if (this.answered && (this.closed || content.kind === "all")) {
+    if (this.answered && (this.closed || this.silent || content.kind === "all")) {
       const again = this.closed && content.kind === "pong";
-      this.closed = false;
+      this.closed = this.silent = false;
       clearInterval(this.timer);
       this.view.connection("");
       if (again) { this.hello(); return; }   // messages may be missing
