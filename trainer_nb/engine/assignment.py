@@ -19,7 +19,7 @@ from ..core.interrupts import RUN_LOCK
 from ..data.collate import is_identical
 from ..device.accelerator import check_fp16
 from .dataloaders import check_eval_data
-from .edits import find_attribute, is_of_user
+from .edits import find_attribute, is_of_user, is_read
 from .generate import warn_of_idle
 from .given_parts import apply_args, check_callables, check_losses, drop_loader, renew_model
 from .overrides import TrainerBase
@@ -92,7 +92,7 @@ def check_elsewhere(
     with their own; warn if a method of the learner assigns it, since an override may do so in each process."""
     run = vars(learner).get("run_state")
     if run is None or run.parts.remote_run is None: return
-    is_known = name in run.parts.remote_run.sent_names or hasattr(type(learner), name)
+    is_known = name in run.parts.remote_run.sent_names or is_read(learner, name)
     if not is_known or not is_of_user(learner, name): return
     shown = [short_repr(v) if isinstance(v, SCALAR_TYPES) else "..." for v in value]
     call = f"{'setattr' if value else 'delattr'}({', '.join(('learn', repr(name), *shown))})"
