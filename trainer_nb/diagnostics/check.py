@@ -361,7 +361,7 @@ def fit_one_batch(
 ) -> list[float]:
     "Take steps with Adam on the first micro-batches, as long as there is time; return their losses."
     run = seen.learner.run_state
-    if run.device.engine is not None: raise Unavailable("DeepSpeed makes the updates")
+    if run.device.engine is not None: raise Unavailable("an engine makes the updates")
     params = [p for p in run.params if p.requires_grad]
     optimizer = torch.optim.Adam(params, lr=rate)
     until = time.monotonic() + seen.seconds

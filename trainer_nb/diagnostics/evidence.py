@@ -242,7 +242,7 @@ class Evidence:
 
     @made_once
     def evaluation_sets(self) -> dict[str, tuple[Any, Samples]]:
-        "Evaluation sets with their samples, by name; a single one has none."
+        "Return evaluation sets with their samples, by name; the name of a single one is empty."
         given = self.learner.eval_dataset
         sets = given if isinstance(given, dict) else {"": given}
         seconds = self.seconds / max(len(sets), 1)
@@ -262,14 +262,14 @@ class Evidence:
 
     @made_once
     def batch(self) -> Any:
-        "The first training batch, as a collator returns it."
+        "Return the first training batch, as a collator returns it."
         batch = get_first_batch(self.learner)
         if batch is None: raise Unavailable("the training data gave no batch")
         return batch
 
     @made_once
     def outputs(self) -> Outputs:
-        "Predictions for the first batch; the model gets no labels, which may be what is wrong."
+        "Return predictions for the first batch; the model gets no labels, which may be what is wrong."
         batch, labels = split_labels(self.batch, self.learner.label_names)
         return Outputs(batch, self.predict(batch), labels)
 
@@ -290,13 +290,13 @@ class Evidence:
 
     @made_once
     def is_random(self) -> bool:
-        "Whether outputs in evaluation mode differ with other random numbers."
+        "Return whether outputs in evaluation mode differ with other random numbers."
         other = collect_tensors(self.predict(self.outputs.batch, seed=1))
         return any(not torch.equal(t, other[name]) for name, t in collect_tensors(self.outputs.predicted).items())
 
     @made_once
     def logits(self) -> tuple[torch.Tensor, torch.Tensor]:
-        "Predictions of a classification, shape (labels, classes), and the labels of the first batch other than -100."
+        "Return predictions of a classification, shape (labels, classes), and the first batch's labels other than -100."
         _, predicted, labels = self.outputs
         predicted, labels = (o[0] if isinstance(o, (tuple, list)) and o else o for o in (predicted, labels))
         labels = labels.cpu() if isinstance(labels, torch.Tensor) else labels
@@ -332,7 +332,7 @@ class Evidence:
 
     @made_once
     def first_step(self) -> FirstStep:
-        "The next step up to its update: loss, gradients and layers."
+        "Take the next step up to its update; return loss, gradients and layers."
         run = self.learner.run_state
         with self.buffers_restored(), measure_outputs(named_layers(run.model)) as outputs:
             step = self.take_step()
