@@ -304,11 +304,12 @@ def test_a_crafted_file_runs_nothing(tmp_path, written):
 def test_newer_and_other_folders(tmp_path, written, monkeypatch):
     from trainer_nb.state.checkpoint_dirs import write_manifest
     folder = shutil.copytree(written[0], tmp_path / "checkpoint-4")
-    says = json.loads((folder / MANIFEST_NAME).read_text()) | {"schema": 99}
-    (folder / MANIFEST_NAME).unlink()
-    write_manifest(folder, {k: v for k, v in says.items() if k not in ("files", "seal")})
+    says = json.loads((folder / MANIFEST_NAME).read_text())
     learn = quiet_learner(tmp_path)
-    with pytest.raises(ValueError, match="later version"): learn.load_checkpoint(folder)
+    for schema, version in ((1, "an earlier"), (99, "a later")):
+        (folder / MANIFEST_NAME).unlink()
+        write_manifest(folder, {k: v for k, v in (says | {"schema": schema}).items() if k not in ("files", "seal")})
+        with pytest.raises(ValueError, match=f"{version} version"): learn.load_checkpoint(folder)
     (tmp_path / "pictures").mkdir()
     with pytest.raises(ValueError, match="no manifest.json"): learn.load_checkpoint(tmp_path / "pictures")
     with pytest.raises(ValueError, match="There is no folder"): learn.load_checkpoint(tmp_path / "nowhere")

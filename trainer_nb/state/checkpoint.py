@@ -209,7 +209,7 @@ def collect_checkpoint(run: RunState, snapshot: Snapshot, processing_class=None,
                               processing_class, manifest, about or {}, adapted, unchanged_base_names(run, snapshot))
 
 # %% ../../nbs/07_state/03_checkpoint.ipynb #deeebe68
-CHECKPOINT_SCHEMA = 1
+CHECKPOINT_SCHEMA = 2
 MAX_LOG_ROWS = 10_000
 
 def write_checkpoint(package: CheckpointContents, folder: Path):
@@ -294,10 +294,10 @@ def write_run_state(
 def verify_resumable(folder: Path) -> dict:
     "Verify a checkpoint and return its manifest; raise CorruptCheckpoint if a run cannot resume from it."
     schema = read_manifest(folder).get("schema", 0)
-    if schema > CHECKPOINT_SCHEMA:
+    if schema != CHECKPOINT_SCHEMA:
         raise CorruptCheckpoint(
-            f"{folder} was written by a later version of trainer_nb (schema {schema}, and this one reads up to"
-            f" {CHECKPOINT_SCHEMA}); install that one."
+            f"{folder} was written by {'a later' if schema > CHECKPOINT_SCHEMA else 'an earlier'} version of trainer_nb"
+            f" (schema {schema}, and this one reads {CHECKPOINT_SCHEMA}); install that one."
         )
     manifest = verify_checkpoint(folder)
     if manifest.get("only_model"):
