@@ -92,8 +92,7 @@ def check_elsewhere(
     with their own; warn if a method of the learner assigns it, since an override may do so in each process."""
     run = vars(learner).get("run_state")
     if run is None or run.parts.remote_run is None: return
-    is_known = name in run.parts.remote_run.sent_names or is_read(learner, name)
-    if not is_known or not is_of_user(learner, name): return
+    if not is_of_user(learner, name) or not is_read(learner, name, run.parts.remote_run.sent_names): return
     shown = [short_repr(v) if isinstance(v, SCALAR_TYPES) else "..." for v in value]
     call = f"{'setattr' if value else 'delattr'}({', '.join(('learn', repr(name), *shown))})"
     run.parts.remote_run.report_assignment(name, call, is_own_code(learner))

@@ -160,10 +160,15 @@ def used_names(
     codes = [code for part in parts if not isinstance(part, type) for code in code_objects(part, seen)]
     return set().union(*(code.co_names for code in codes))
 
-def is_read(owner: object, name: str) -> bool:
+def is_read(
+    owner: object,
+    name: str,  # of an attribute
+    known: Collection[str],  # attributes whose names may be computed
+) -> bool:
     "Return whether an attribute of an object may be read by code of the user: what no code of a learner reads is a note."
     if not isinstance(owner, TrainerBase) or find_attribute(type(owner), name)[0] is not None: return True
-    return not used_names(owner, constructors=False).isdisjoint((name, "getattr"))
+    names = used_names(owner, constructors=False)
+    return name in names or "getattr" in names and name in known
 
 def is_of_user(owner: object, name: str) -> bool:
     "Return whether an attribute of an object is one of the user's: not of every learner."
@@ -264,7 +269,7 @@ class Edits:
             here = {holder.name: holder.owner for holder in editable_holders(run)}
             present = [one for one in edited if here.get(one.name) is one.owner]
             found = [(name, one, name.rpartition(".")[2]) for one in present for name in one.changed()]
-            names = [name for name, one, key in found if is_of_user(one.owner, key) and is_read(one.owner, key)]
+            names = [name for name, one, key in found if is_of_user(one.owner, key) and is_read(one.owner, key, one.attributes)]
             known = run.evaluation.evaluated
             by_evaluation = differing(known.before, known.after) if names and known is not None else ()
             changed += [name for name in names if name not in by_evaluation]
