@@ -268,8 +268,10 @@ class Edits:
         if edited:
             here = {holder.name: holder.owner for holder in editable_holders(run)}
             present = [one for one in edited if here.get(one.name) is one.owner]
-            found = [(name, one, name.rpartition(".")[2]) for one in present for name in one.changed()]
-            names = [name for name, one, key in found if is_of_user(one.owner, key) and is_read(one.owner, key, one.attributes)]
+            names = [
+                name for one in present for name in one.changed()
+                if is_of_user(one.owner, key := name.rpartition(".")[2]) and is_read(one.owner, key, one.attributes)
+            ]
             known = run.evaluation.evaluated
             by_evaluation = differing(known.before, known.after) if names and known is not None else ()
             changed += [name for name in names if name not in by_evaluation]
