@@ -31,6 +31,12 @@ def test_every_setting(name):
     with pytest.raises(AttributeError, match=rf"learn\.set\({name}=|is a method"): setattr(learn, name, 1)
 
 
+@pytest.mark.parametrize("value", [None, False, []])
+def test_callbacks_are_added_one_by_one(value):
+    learn = hard_learner()
+    with pytest.raises(AttributeError, match=r"learn.add_callback\(\.\.\.\) adds"): learn.callbacks = value
+
+
 def test_what_is_allowed():
     learn = hard_learner()
     learn.teacher, learn.alpha, learn.model2, learn.losses, learn.history_of_mine, learn._lr = "a model", 0.5, 2, [], {}, 1

@@ -105,7 +105,7 @@ def check_assignment(learner: TrainerBase, name: str, value) -> bool:
         return True
     owner, there = find_attribute(type(learner), name)
     if name in FIXED_VALUES and (owner is None or of_package(owner)):
-        if value is None or value is False or is_own_code(learner): return False
+        if is_own_code(learner) or name != "callbacks" and (value is None or value is False): return False
         raise AttributeError(f"learn.{name} = ... would change nothing: {FIXED_VALUES[name]}.")
     if name[0] == "_":
         if callable(value):
