@@ -345,7 +345,9 @@ def test_the_run_is_as_it_was():
 def test_what_cannot_be_asked_is_named():
     found = learner(eval_dataset=None).check()
     assert "there is no data set" in found.skipped["evaluation samples that are not trained"]
-    assert "checks found nothing" in repr(found) and "checks found nothing" in found._repr_html_()
+    assert repr(found) == found.title and found._repr_html_() == f"<p>{found.title}</p>" and "checks found nothing" in found.title
+    html = learner(net(in_evaluation)).check()._repr_html_()
+    assert "<td" in html and "batch norms are in evaluation mode" in html
 
 
 def test_errors():

@@ -58,9 +58,8 @@ def samples_do_not_see_each_other(seen: Evidence) -> Finding | None:
     if off < 0.02: return None
     return Finding(
         "error", f"the outputs for two samples differ by {off:.0%} of the largest output from those in a larger batch",
-        "in evaluation mode the model computes across samples: a softmax or an attention over the batch"
-        " (batch_first), a norm"
-        " without running statistics", "look for the dimension of the batch in forward",
+        "in evaluation mode the model computes across samples: a softmax or an attention over the batch (batch_first),"
+        " a norm without running statistics", "look for the dimension of the batch in forward",
     )
 
 @check("outputs that do not see their target")
@@ -123,7 +122,7 @@ def last_function(seen: Evidence) -> str:
 @check("a first loss as of chance")
 def first_loss_as_of_chance(seen: Evidence) -> Finding | None:
     if seen.learner.state.global_step: raise Unavailable("the run has begun")
-    norms = (m for m in seen.learner.model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
+    norms = batch_norms(seen.learner.model).values()
     if any(m.num_batches_tracked is not None and not m.num_batches_tracked for m in norms):
         raise Unavailable("the batch norms have no statistics yet")
     predicted, labels = seen.logits
@@ -141,6 +140,10 @@ def first_loss_as_of_chance(seen: Evidence) -> Finding | None:
     )
 
 # %% ../../nbs/08_diagnostics/10_check.ipynb #9fb70ae1
+def batch_norms(model: nn.Module) -> dict[str, nn.modules.batchnorm._BatchNorm]:
+    "Return the batch norms of a model by name."
+    return {name: m for name, m in model.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
+
 def names_in_short(names: list[str]) -> str:
     "Return the first names and the number of the others."
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
@@ -205,11 +208,8 @@ def last_layer_is_trained(seen: Evidence) -> Finding | None:
 @check("layers in training mode")
 def layers_in_training_mode(seen: Evidence) -> Finding | None:
     seen.first_step
-    kinds = nn.modules.batchnorm._BatchNorm
-    still = [
-        name for name, m in seen.learner.model.named_modules()
-        if isinstance(m, kinds) and not m.training and any(p.requires_grad for p in m.parameters(recurse=False))
-    ]
+    norms = batch_norms(seen.learner.model).items()
+    still = [name for name, m in norms if not m.training and any(p.requires_grad for p in m.parameters())]
     if not still: return None
     return Finding(
         "warning", f"{len(still)} batch norms are in evaluation mode in training: {names_in_short(still)}",
@@ -246,7 +246,6 @@ def weights_in_full_precision(seen: Evidence) -> Finding | None:
 
 @check("living units")
 def living_units(seen: Evidence) -> Finding | None:
-    # of layers where a batch shows many places of each unit
     activations = ("ReLU", "ReLU6", "LeakyReLU", "GELU", "SiLU")
     dead = [o for o in seen.first_step.layers if o.dead >= 0.9 and o.kind in activations]
     if not dead: return None
@@ -285,17 +284,12 @@ def learning_rate_for_weights(seen: Evidence) -> Finding | None:
     if not weights: raise Unavailable("no matrix gets a gradient")
     ratio = sorted(float(moved[id(p)]) / float(p.detach().norm()) for p in weights)[len(weights) // 2]
     if 1e-7 < ratio < 1 or not math.isfinite(ratio): return None
-    if ratio >= 1:
-        return Finding(
-            "warning",
-            f"one update at the rate {format_value(max(rates))} moves the weights by {format_value(ratio)} times"
-            " their size",
-            "what the weights have learned, or begin with, is lost in one step", "learn.lr_find() suggests a rate",
-        )
+    rate = format_value(max(rates))
+    lost = "what the weights have learned, or begin with, is lost in one step"
     return Finding(
         "warning",
-        f"one update at the rate {format_value(max(rates))} moves the weights by {format_value(ratio)} of their size",
-        "it takes millions of steps to learn anything", "learn.lr_find() suggests a rate",
+        f"one update at the rate {rate} moves the weights by {format_value(ratio)} times their size",
+        lost if ratio >= 1 else "it takes millions of steps to learn anything", "learn.lr_find() suggests a rate",
     )
 
 @check("a warm-up within the run")
@@ -324,8 +318,7 @@ def clipping_leaves_gradients(seen: Evidence) -> Finding | None:
 
 @check("batches for batch norms")
 def batches_for_batch_norms(seen: Evidence) -> Finding | None:
-    kinds = nn.modules.batchnorm._BatchNorm
-    norms = [m for m in seen.learner.model.modules() if isinstance(m, kinds) and m.training]
+    norms = [m for m in batch_norms(seen.learner.model).values() if m.training]
     n = infer_batch_size(seen.batch)
     if not norms or not n or n > 2: return None
     return Finding(
@@ -349,8 +342,7 @@ def one_batch_can_be_learned(seen: Evidence) -> Finding | None:
         f"{len(losses)} updates on one batch moved its loss from {format_value(losses[0])} to"
         f" {format_value(losses[-1])}",
         "a model that cannot fit one batch has a fault: labels that do not belong to their inputs, a loss of other"
-        " tensors, a"
-        " graph that is cut, or targets far from 0",
+        " tensors, a graph that is cut, or targets far from 0",
         "learn.show_batch(), learn.inspect(), and a look at the loss function",
     )
 
@@ -376,12 +368,12 @@ class Findings(TitledTable):
     "Show what is probably wrong with a run, errors first."
     # reasons by the names of checks that were not made
     skipped: dict[str, str] = {}
-    def _cells(self, row: Finding) -> dict:
-        return {"severity": row.severity, "seen": row.seen, "meaning": row.meaning, "do": row.do}
+    def _cells(self, row: Finding) -> dict: return row._asdict()
     def __repr__(self):
         lines = [f"{f.severity}: {f.seen}\n    {f.meaning}\n    -> {f.do}" for f in self]
         return "\n".join([*lines, self.title])
-    def __str__(self): return repr(self)
+    # a healthy run has no table
+    def _repr_html_(self): return super()._repr_html_() if self else f"<p>{self.title}</p>"
 
 def check_run(
     learner: TrainerBase,

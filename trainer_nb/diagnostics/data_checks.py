@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -20,23 +21,19 @@ from ..engine.loss import split_labels
 
 # %% ../../nbs/08_diagnostics/09_data_checks.ipynb #4414f3ee
 def class_labels(seen: Evidence) -> tuple[np.ndarray, int]:
-    "Return the labels of a classification other than -100, and the number of its outputs. Raise Unavailable for"
-    " another task."
+    """Return the labels of a classification other than -100, and the number of its outputs. Raise Unavailable for
+    another task."""
     predicted, labels = seen.outputs.predicted, seen.outputs.labels
     if not isinstance(predicted, torch.Tensor) or not isinstance(labels, torch.Tensor) or labels.is_floating_point():
         raise Unavailable("the task is no classification")
     if predicted.shape[:-1] != labels.shape or predicted.ndim != labels.ndim + 1 or predicted.shape[-1] < 2:
         raise Unavailable("the task is no classification")
-    numbers = seen.training_samples.targets() if labels.ndim == 1 and has_samples(seen) else None
+    numbers = None
+    if labels.ndim == 1:
+        # a stream has no samples by index
+        with suppress(Unavailable): numbers = seen.training_samples.targets()
     values = labels.cpu().numpy().reshape(-1) if numbers is None else numbers
     return values[values != -100], predicted.shape[-1]
-
-def has_samples(seen: Evidence) -> bool:
-    "Return whether samples of the training data can be read by index."
-    try:
-        return len(seen.training_samples.indexes) > 0
-    except Unavailable:
-        return False
 
 @check("labels within the classes")
 def labels_within_classes(seen: Evidence) -> Finding | None:

@@ -20,7 +20,7 @@ from ..core.seeding import seed_all
 from ..data.collate import map_tensors, shallow_copy_batch
 from ..device.accelerator import unwrap
 from .interpret import collect_tensors, get_first_batch, is_classification, unchanged_data
-from .isolated import begin_next_epoch
+from .isolated import begin_step
 from .layers import LayerStats, measure_layers, measure_outputs, named_layers
 from .results import learner_inputs
 from ..engine.evaluate import evaluation_mode
@@ -111,8 +111,7 @@ class Numbers:
 
 class Samples:
     "Hold what is compared of the samples of a data set, in the order in which they were read."
-    def __init__(self, total: int):
-        self.total = total                              # samples that the data set has
+    def __init__(self):
         self.indexes: list[int] = []
         self.inputs: list[bytes] = []                   # digests; empty where inputs cannot be compared
         self.labels: list[int | float | bytes] = []     # numbers, or digests
@@ -179,7 +178,7 @@ def read_samples(
     data = without_loader(data)
     if data is None or not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
         raise Unavailable("there is no data set with samples by index")
-    samples = Samples(len(data))
+    samples = Samples()
     order = np.random.default_rng(0).permutation(len(data))
     until = time.monotonic() + seconds
     with unchanged_data(learner):
@@ -218,10 +217,9 @@ class FirstStep(NamedTuple):
     norm: float | None          # of all gradients, before clipping
     layers: list[LayerStats]
     called: list[str]           # names of the layers, in the order in which forward calls them
-    without: list[str]          # trainable parameters without a gradient
 
 class Outputs(NamedTuple):
-    "Hold a batch on the device with the model's predictions and labels, in evaluation mode."
+    "Hold a batch without its labels, the model's predictions for it in evaluation mode, on the host, and the labels."
     batch: Any
     predicted: Any
     labels: Any
@@ -319,14 +317,9 @@ class Evidence:
 
     def take_step(self) -> Step:
         "Take a step up to its complete gradients, which are not clipped yet."
-        run = self.learner.run_state
-        run.verb.phase = "step"
-        run.interrupts.abortable = True
-        step = Step(self.learner)
-        while not step.begin():
-            begin_next_epoch(self.learner)
+        step = begin_step(self.learner)
         while step.more():
-            run.interrupts.check()
+            self.learner.run_state.interrupts.check()
             step.substep()
         return step
 
@@ -342,13 +335,12 @@ class Evidence:
         step.complete_gradients()
         vars(run.args)["max_grad_norm"] = limit
         norm = None if step.norm is None else float(step.norm)
-        layers = measure_layers(run, outputs)
-        without = [name for layer in layers for name in layer.without]
-        return FirstStep(float(step.loss), norm, layers, list(outputs), without)
+        return FirstStep(float(step.loss), norm, measure_layers(run, outputs), list(outputs))
 
     def without_gradient(self) -> list[str]:
         "Return the parameters without a gradient, also with the random numbers of two later steps."
-        run, without = self.learner.run_state, self.first_step.without
+        run = self.learner.run_state
+        without = [name for layer in self.first_step.layers for name in layer.without]
         params, present = dict(run.model.named_parameters()), run.state.global_step
         grads = {p: p.grad for p in params.values()}
         with self.buffers_restored():

@@ -27,6 +27,7 @@ from ..engine.edits import edits_of
 from ..engine.session import check_can_train, describe_position, guarded
 from ..engine.session import record_manual_changes
 from ..engine.snapshot import capture_snapshot, restore_fields
+from ..engine.step import Step
 from ..engine.tasks import do_next_epoch
 from ..engine.user_state import report_lost
 
@@ -128,6 +129,17 @@ def begin_next_epoch(
     handle_end_of_data(learner.run_state)
     do_next_epoch(learner, None)
     learner.run_state.due.clear()
+
+def begin_step(learner: TrainerBase) -> Step:
+    "Begin the next step of a copy of a run, in its next epoch if this one has no more data; it may be interrupted."
+    run = learner.run_state
+    step = Step(learner)
+    run.verb.phase = "step"
+    run.interrupts.abortable = True
+    run.interrupts.check()
+    while not step.begin():
+        begin_next_epoch(learner)
+    return step
 
 # %% ../../nbs/08_diagnostics/01_isolated.ipynb #61bbc395
 class ConstantSchedule:

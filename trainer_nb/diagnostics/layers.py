@@ -25,7 +25,7 @@ from ..device.sharding import is_dtensor, module_class
 from ..device.weight_storage import is_read_only, weight_shape
 from .debug_step import DebugStep, capture_editable_tensors
 from .interpret import get_first_batch
-from .isolated import begin_next_epoch, isolated_training
+from .isolated import begin_step, isolated_training
 from .tensor_stats import BINS, Begun, Moments, NoiseScale, begin_output, begin_stats
 from .tensor_stats import combine_moments, compute_histograms, compute_moments
 from .tensor_stats import compute_norms, compute_outputs, measure_noise_scale, rebin_shares
@@ -38,7 +38,6 @@ from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare_model
 from ..engine.rollback import AdaptiveBackup, FullBackup
 from ..engine.run_state import RunState, record_act, run_modules
-from ..engine.step import Step
 from ..engine.training_modes import hold_eval_mode
 from ..optim.extra_optimizers import TARGET_GROUP_KEYS
 from ..optim.optimizers import layer_groups, optimizer_groups, refuse_regrouping
@@ -438,12 +437,7 @@ def inspect_next_step(
                     " this one has no tensor with samples."
                 )
             run.current.window = [MicroBatch(batch, n, run.cursor)]
-        step = Step(learner)
-        run.verb.phase = "step"
-        run.interrupts.abortable = True
-        run.interrupts.check()
-        while not step.begin():
-            begin_next_epoch(learner)
+        step = begin_step(learner)
         with measure_outputs(named_layers(run.model)) as outputs:
             step.substep()
         while step.more():
