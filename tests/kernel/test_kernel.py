@@ -44,7 +44,7 @@ def kernel(shared):
 # --- what is trained ------------------------------------------------------------------------------------------------------
 
 SETUP = """
-import contextvars, gc, logging, multiprocessing, os, signal, sys, threading, time, warnings, weakref
+import contextvars, gc, glob, logging, multiprocessing, os, shutil, signal, sys, threading, time, warnings, weakref
 import torch
 from torch import nn
 torch.set_num_threads(1)
@@ -152,7 +152,8 @@ def harass(kernel, seed, presses, workers=0, **settings):
     settings = ", ".join(f"{k}={v!r}" for k, v in ({"workers": workers} | settings).items())
     kernel.run(f"like = make({settings}); like.train(); ran = 0; None")
     while given < presses:
-        kernel.run(f"learn = make({settings})")
+        # a second run in a folder with checkpoints of another one warns
+        kernel.run(f"[shutil.rmtree(o) for o in glob.glob(f'{{like.args.output_dir}}/*checkpoint-*')]; learn = make({settings})")
         while kernel.run("learn.run_state.finished and not learn.run_state.due") == "False":
             verb, double = rng.choice(VERBS), rng.random() < 0.5
             cell, queued = kernel.send(f"here()\n{verb}\nover()"), kernel.send("ran += 1")

@@ -64,6 +64,8 @@ def reach_next_step(learner: TrainerBase) -> bool:
         run_all_pending(learner)
         if run.finished: return False
         ensure_prepared(learner)
+        if run.device.requests is not None:
+            run.device.requests.leave()
         if not run.cursor.position:
             with run.interrupts.opened():
                 batches = run.loader.source.count_batches(run.cursor, run.bookmark)
