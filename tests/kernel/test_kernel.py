@@ -152,8 +152,7 @@ def harass(kernel, seed, presses, workers=0, **settings):
     settings = ", ".join(f"{k}={v!r}" for k, v in ({"workers": workers} | settings).items())
     kernel.run(f"like = make({settings}); like.train(); ran = 0; None")
     while given < presses:
-        # a second run in a folder with checkpoints of another one warns
-        kernel.run(f"[shutil.rmtree(o) for o in glob.glob(f'{{like.args.output_dir}}/*checkpoint-*')]; learn = make({settings})")
+        kernel.run(f"[shutil.rmtree(o) for o in glob.glob(f'{{like.args.output_dir}}/*checkpoint-*')]; learn = make({settings})")   # or it warns
         while kernel.run("learn.run_state.finished and not learn.run_state.due") == "False":
             verb, double = rng.choice(VERBS), rng.random() < 0.5
             cell, queued = kernel.send(f"here()\n{verb}\nover()"), kernel.send("ran += 1")

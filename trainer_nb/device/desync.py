@@ -85,12 +85,7 @@ class PassComparison:
         "Return the numbers of passes and of comparisons so far: equal in all processes, unless a pass has failed."
         return self._num_passes, self._num_compared
 
-    @property
-    def own_key(self) -> str:
-        "Return the key of this process's place in the store."
-        return self._place_key(self._world.rank)
-
-    def _place_key(self, rank: int) -> str: return f"{self._key}/{rank}"
+    def place_key(self, rank: int) -> str: return f"{self._key}/{rank}"
 
     def _compare(
         self,
@@ -144,8 +139,8 @@ class PassComparison:
         index = len(self._current) - bool(name)
         expected = self._expected[index] if index < len(self._expected) else ""
         for rank, key in places.items():
-            if store.check([key]) or not store.check([self._place_key(rank)]): continue
-            number, checked = map(int, store.get(self._place_key(rank)).split())
+            if store.check([key]) or not store.check([self.place_key(rank)]): continue
+            number, checked = map(int, store.get(self.place_key(rank)).split())
             if (number, checked) > (self._num_passes, index) and not store.check([key]):
                 difference = self._describe_difference(name, rank, expected, index)
                 raise ValueError(f"{difference}{self._remark}: {self._remedy}.")
@@ -238,7 +233,7 @@ def report_place(reporter: PassComparison) -> threading.Event:
             now = this.place
             if now == before and now != reported:
                 try:
-                    store.set(this.own_key, " ".join(map(str, now)))
+                    store.set(this.place_key(this._world.rank), " ".join(map(str, now)))
                 except RuntimeError:
                     # the processes are no longer connected
                     return

@@ -74,7 +74,6 @@ def reach_next_step(learner: TrainerBase) -> bool:
                 recompute_run_length(run)
         if run.parts.rewind_buffer is not None and not snapshot_offered:
             run.parts.rewind_buffer.before_step(learner)
-        # once per step, before the epoch begins
         snapshot_offered = True
         if not run.begun:
             # the user may have edited them after the first snapshot
@@ -108,11 +107,9 @@ def train_one_step(learner: TrainerBase) -> Record | None:
             continue
         if result is None:
             handle_end_of_data(run)
-            run_all_pending(learner)
-        else:
-            record = Record(run.history, len(run.history) - 1)
-            run_all_pending(learner)
-            return record
+        record = None if result is None else Record(run.history, len(run.history) - 1)
+        run_all_pending(learner)
+        if record is not None: return record
     return None
 
 def handle_end_of_data(run: RunState) -> None:
