@@ -15,7 +15,6 @@ import torch
 from .args.deepspeed_args import is_deepspeed_enabled
 from .core.errors import find_hints, is_misspelling, missing_attribute_error, of_package, warn
 from .device.weight_storage import is_model_parallel
-from .engine.edits import used_names
 from .live.model_card import dataset_name, describe_datasets, draft_model_card, is_foreign_card
 from .live.model_card import write_model_card
 
@@ -217,7 +216,8 @@ def warn_uncalled(learner: Any) -> None:
     methods = [(c, name) for c, name, part in parts if isinstance(part, FunctionType) and name not in known]
     if not methods: return
     hints = find_hints("attributes")
-    called = used_names(learner)
+    # by methods of the user's
+    called = {k for _, _, part in parts if isinstance(part, FunctionType) for k in part.__code__.co_names}
     for owner, name in methods:
         if name in called: continue
         # short names are close to each other by chance

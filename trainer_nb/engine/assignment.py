@@ -19,7 +19,7 @@ from ..core.interrupts import RUN_LOCK
 from ..data.collate import is_identical
 from ..device.accelerator import check_fp16
 from .dataloaders import check_eval_data
-from .edits import find_attribute, is_of_user, is_read
+from .edits import find_attribute, is_of_user
 from .generate import warn_of_idle
 from .given_parts import apply_args, check_callables, check_losses, drop_loader, renew_model
 from .overrides import TrainerBase
@@ -88,11 +88,11 @@ def check_elsewhere(
     name: str,  # of an attribute that is assigned, or deleted
     *value: Any,  # the new value; none: it is deleted
 ) -> None:
-    """Raise InvalidOperation for an attribute that code in the other processes, which have the run, may read, and would go on
-    with their own; warn if a method of the learner assigns it, since an override may do so in each process."""
+    """Raise InvalidOperation for an attribute of the user, of which the other processes, which have the run, have their own;
+    warn if a method of the learner assigns it, since an override may do so in each process."""
     run = vars(learner).get("run_state")
     if run is None or run.parts.remote_run is None: return
-    if not is_of_user(learner, name) or not is_read(learner, name, run.parts.remote_run.sent_names): return
+    if not is_of_user(learner, name): return
     shown = [short_repr(v) if isinstance(v, SCALAR_TYPES) else "..." for v in value]
     call = f"{'setattr' if value else 'delattr'}({', '.join(('learn', repr(name), *shown))})"
     run.parts.remote_run.report_assignment(name, call, is_own_code(learner))

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import marshal
 import operator
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from itertools import chain
-from types import CellType, CodeType, FunctionType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -128,48 +128,6 @@ def find_attribute(cls, name: str):
     there; (None, None) for an undefined attribute."""
     return next(((c, vars(c)[name]) for c in cls.__mro__ if name in vars(c)), (None, None))
 
-def code_objects(thing: Any, seen: set[int]) -> Iterator[CodeType]:
-    "Yield the code of a function, a property, a wrapped function, and of functions nested in them."
-    if thing is None or id(thing) in seen: return
-    seen.add(id(thing))
-    if isinstance(thing, CodeType):
-        yield thing
-        for nested in thing.co_consts:
-            if isinstance(nested, CodeType):
-                yield from code_objects(nested, seen)
-        return
-    held_by = ("__code__", "__func__", "__wrapped__", "fget", "fset", "fdel", "func", "method")
-    parts = [getattr(thing, name, None) for name in held_by]
-    parts += [held.cell_contents for held in getattr(thing, "__closure__", None) or () if held != CellType()]
-    for part in parts:
-        if callable(part) or isinstance(part, CodeType):
-            yield from code_objects(part, seen)
-
-def used_names(
-    owner: object,
-    constructors: bool = True,  # False: only after it was made
-) -> set[str]:
-    "Return the names that code of the user in an object's classes, and on the object itself, uses."
-    left_out = () if constructors else ("__init__", "__new__")
-    # user functions assigned to a class of the package, too
-    parts = [part for cls in type(owner).__mro__[:-1] for name, part in vars(cls).items() if name not in left_out
-             and (not of_package(cls) or isinstance(part, FunctionType) and not of_package(part))]
-    # functions that replace methods
-    parts += [part for name, part in vars(owner).items() if callable(getattr(type(owner), name, None))]
-    seen: set[int] = set()
-    codes = [code for part in parts if not isinstance(part, type) for code in code_objects(part, seen)]
-    return set().union(*(code.co_names for code in codes))
-
-def is_read(
-    owner: object,
-    name: str,  # of an attribute
-    known: Collection[str],  # attributes whose names may be computed
-) -> bool:
-    "Return whether an attribute of an object may be read by code of the user: what no code of a learner reads is a note."
-    if not isinstance(owner, TrainerBase) or find_attribute(type(owner), name)[0] is not None: return True
-    names = used_names(owner, constructors=False)
-    return name in names or "getattr" in names and name in known
-
 def is_of_user(owner: object, name: str) -> bool:
     "Return whether an attribute of an object is one of the user's: not of every learner."
     return not isinstance(owner, TrainerBase) or name not in LEARNER and not of_package(find_attribute(type(owner), name)[0])
@@ -270,7 +228,7 @@ class Edits:
             present = [one for one in edited if here.get(one.name) is one.owner]
             names = [
                 name for one in present for name in one.changed()
-                if is_of_user(one.owner, key := name.rpartition(".")[2]) and is_read(one.owner, key, one.attributes)
+                if is_of_user(one.owner, name.rpartition(".")[2])
             ]
             known = run.evaluation.evaluated
             by_evaluation = differing(known.before, known.after) if names and known is not None else ()

@@ -70,8 +70,6 @@ group_field = partial(_field, "group")
 # %% ../../nbs/06_engine/03_run_state.ipynb #e031318b
 class RemoteRunPart(Protocol):
     "Train the run in other processes (`launch.remote_run`)."
-    # names of the learner's attributes at the launch
-    sent_names: frozenset[str]
     def handles_verb(self, name: str) -> bool:
         "Return whether a verb is forwarded to the processes."
     def do(self, learner: TrainerBase, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:

@@ -177,7 +177,6 @@ class RemoteRun:
         self.sent_digests: dict[str, str | None] = {}
         self.attributes = AttributeWatch()
         # of the learner's attributes
-        self.sent_names: frozenset[str] = frozenset()
         self.num_restarts_left = plan.max_restarts
         # the state to start again from if no other is left
         self.base: BaseState | None = None
@@ -227,7 +226,6 @@ class RemoteRun:
         # among the holders, also where the run was not prepared here
         run.loss_module = find_loss_module(learner)
         self.sent_digests = attribute_digests(run)
-        self.sent_names = frozenset(vars(learner))
         close_callbacks(run)
         release_local_run(learner)
         run.parts.remote_run = self
