@@ -1,6 +1,6 @@
 """List the messages that the processes of a run exchange, in a step and at a log, and the bytes that each GPU sends.
 
-    python benchmarks/exchange.py                # the tables of nbs/guides/communication.ipynb
+    python benchmarks/exchange.py                # the tables of benchmarks/README.md
     python benchmarks/exchange.py --parameters 70e9 --layers 80 --sharded --weight-width 2 --shards 8
     python benchmarks/exchange.py --measure      # on Linux: the bytes that processes of this machine really send
 

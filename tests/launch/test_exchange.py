@@ -140,9 +140,8 @@ def test_each_kind_of_run_is_measured(exchange):
     assert len(exchange.MEASURED) == 5 + len(FOUR) and set(FOUR) < set(exchange.MEASURED)
 
 
-def test_the_tables_of_the_guide_are_those_of_the_formulas(exchange):
-    notebook = json.loads((ROOT/"nbs"/"guides"/"communication.ipynb").read_text())
-    text = "".join("".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown")
+def test_the_tables_of_the_page_are_those_of_the_formulas(exchange):
+    text = (ROOT/"benchmarks"/"README.md").read_text()
     for name, run in exchange.EXAMPLES.items(): assert name in text and exchange.table(run) in text
     for name, (_, _, n) in exchange.MEASURED.items(): assert f"| {name} | {n} | {exchange.as_text(exchange.computed(name))} |" in text
 
