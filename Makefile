@@ -28,7 +28,7 @@ test: $(VENV)/.dev browser ## everything that must hold before a change goes in
 test-slow: export OMP_NUM_THREADS ?= 1
 test-slow: $(VENV)/.dev browser ## what `make test` leaves out: slow tests, and the slow cells of notebooks
 	@for o in $$(grep -rl --include='*.ipynb' '#| slow' nbs); do $(BIN)/nbdev_test --flags slow --path $$o --do_print || exit 1; done
-	@$(BIN)/python -m pytest -q -m slow $(TESTS) || [ $$? -eq 5 ] # 5: there are none
+	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup --durations 10 -m slow $(TESTS) || [ $$? -eq 5 ] # 5: there are none
 
 test-gpu: $(VENV)/.dev ## the tests that need a CUDA device
 	@$(BIN)/python -m pytest -q -m gpu $(TESTS)

@@ -1,5 +1,5 @@
 "What the tests share: where the repository is, a copy of it to work on, and a browser."
-import json, os, shutil, signal, subprocess, sys
+import json, os, shutil, signal, subprocess, sys, tomllib
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -85,9 +85,26 @@ def pytest_runtest_setup(item):
     (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
 
 
+SLOW = tomllib.loads((ROOT/"tests"/"slow.toml").read_text(encoding="utf-8"))
+
+
+def mark_slow(items):
+    "Mark the tests of slow.toml as slow; of a table of cases, all but some that are evenly spread."
+    slow = {f"tests/{file}::{name}" for file, names in SLOW["slow"].items() for name in names}
+    tables = {}
+    for item in items: tables.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for name, cases in tables.items():
+        most = 0 if name in slow else SLOW["cases"].get(name.removeprefix("tests/"), len(cases))
+        # a single case that somebody names is run
+        kept = {i*len(cases)//most for i in range(most)} if len(cases) > most else range(len(cases))
+        for i, item in enumerate(cases):
+            if i not in kept: item.add_marker("slow")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     "With several workers a file's tests stay together, except those marked as a group of their own."
+    mark_slow(items)
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))

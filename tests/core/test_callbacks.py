@@ -274,7 +274,6 @@ sys.stdout.write(f"done {args.process_index}\\n")
 """
 
 
-@pytest.mark.slow
 def test_main_process_first_with_two(tmp_path):
     (tmp_path / "two.py").write_text(TWO)
     out = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(tmp_path / "two.py"), str(tmp_path / "cache")],
@@ -307,7 +306,6 @@ learn.export_script("train.py"), learn.state.global_step
 """
 
 
-@pytest.mark.slow
 def test_a_script_stops_where_the_run_did(tmp_path):
     "Evaluations by hand have not counted, so the plain script, which has none, ends in the same step and the same weights."
     from jupyter_kernels import Kernel

@@ -145,7 +145,6 @@ def test_a_stream_has_its_own_order():
 
 # --- workers -----------------------------------------------------------------------------------------------------------
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["fork", "spawn", "forkserver"])
 def test_workers_are_started_as_asked_for(how):
     import multiprocessing
@@ -333,7 +332,6 @@ def test_columns_of_wrapped_models_and_misspelt_ones(caplog):
 
 # --- several processes -------------------------------------------------------------------------------------------------
 
-@pytest.mark.slow
 @pytest.mark.parametrize("order", ["group_by_length", "batch_rebalance"])
 def test_orders_by_length_on_several_processes(order):
     "Launched in the middle of an epoch, with the global batch kept, every sample is seen once in it, and the tokens of all are counted."
@@ -349,7 +347,6 @@ def test_orders_by_length_on_several_processes(order):
     assert [r.samples for r in learn.history] == [r.samples for r in alone.history]
 
 
-@pytest.mark.slow
 def test_a_larger_global_batch_leaves_the_order_by_length_as_it_is():
     "The pieces of the order go by what one process takes, so that a launch in the middle of an epoch loses no sample and repeats none."
     learn = make(train_sampling_strategy="group_by_length", include_num_input_tokens_seen="non_padding", logging_steps=1)
@@ -359,7 +356,6 @@ def test_a_larger_global_batch_leaves_the_order_by_length_as_it_is():
     assert learn.history[2].samples == 2 * learn.history[1].samples
 
 
-@pytest.mark.slow
 def test_split_batches_are_for_all_processes_together():
     learn = make(accelerator_config={"split_batches": True}, include_num_input_tokens_seen="non_padding", model=Texts())
     alone = make(include_num_input_tokens_seen="non_padding")

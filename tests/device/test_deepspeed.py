@@ -85,7 +85,6 @@ def test_stages_train_as_ddp(like, stage, tmp_path):
     assert torch.equal(saved["inward.weight"], other.model.inward.weight)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("stage", [2, 3])
 def test_evaluation_in_half_precision(like, stage):
     "The weights are gathered in that precision: the numbers of DDP, and training goes on as if nothing had been evaluated."
@@ -117,7 +116,6 @@ DIFFERENT = {
 
 
 # half a minute each
-@pytest.mark.slow
 @pytest.mark.parametrize("stage", [1, 2, 3])
 @pytest.mark.parametrize("case", DIFFERENT)
 def test_ranks_with_different_parameters_are_an_error(stage, case):
@@ -135,7 +133,6 @@ ALIKE = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("stage, case", [(1, "in some steps"), (2, "in some steps"), (3, "in some steps"), (2, "in other numbers of calls")])
 def test_ranks_that_deviate_alike_train_as_ddp(stage, case):
     "With accumulation, a frozen layer, a checkpointed one and evaluations in between."
@@ -397,7 +394,6 @@ print(learn.export_script("train.py"))
 '''
 
 
-@pytest.mark.slow
 def test_a_run_in_one_process_is_written_as_a_script(tmp_path):
     "It ends in the same bytes, and there is no doubt about it."
     def run(name): return subprocess.run([sys.executable, "-W", "ignore", name], cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}).stdout
@@ -441,7 +437,6 @@ def test_a_file_and_json_are_taken(tmp_path):
     assert TrainingArguments(deepspeed='{"zero_optimization": {"stage": 2}}').deepspeed == {"zero_optimization": {"stage": 2}}
 
 
-@pytest.mark.slow
 def test_a_run_goes_to_several_processes_and_back():
     "After steps in the notebook's own process, whose engine leaves nothing on the parameters. The process group of this process excludes forks."
     found = []

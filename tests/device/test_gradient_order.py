@@ -67,7 +67,6 @@ def test_another_order_is_an_error(stage, zero, order, accumulation):
         trained(order, CONFIG | {"zero_optimization": {"stage": stage} | zero}, accumulation=accumulation)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("stage, zero, order, accumulation", [(1, {"overlap_comm": False}, reversed_on_rank_1, 1), (2, SMALL, in_turn, 2)])
 def test_as_ddp(stage, zero, order, accumulation):
     "Where gradients are averaged after the backward pass, and where all processes change their order."
@@ -77,7 +76,6 @@ def test_as_ddp(stage, zero, order, accumulation):
     for found, wanted in zip(weights, expected[1]): torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
 def test_small_layers_of_zero_3():
     "Each process holds them whole; DeepSpeed records their calls, and a process that deviates alone would wait for ever."
     zero = AUTO | {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 10_000}}

@@ -290,7 +290,6 @@ def test_outputs_that_nobody_reads_are_not_converted(monkeypatch, compiled):
     assert seen == [torch.float32] * 7
 
 
-@pytest.mark.slow
 def test_a_compiled_model_is_evaluated_saved_rewound_and_resumed(tmp_path):
     plain = encoded(eval_steps=2, eval_strategy="steps")
     expected = finish(plain)
@@ -368,7 +367,6 @@ def test_a_model_in_a_wrapper_of_torch_compile(which, init, tmp_path):
     assert all(not p.requires_grad for p in frozen.model.a.parameters()) and frozen.model.b.weight.requires_grad
 
 
-@pytest.mark.slow
 def test_inductor(tmp_path):
     plain, fast = encoded(), encoded(torch_compile=True, output_dir=str(tmp_path), save_steps=2, save_strategy="steps")
     twice = encoded(torch_compile=True)
@@ -556,7 +554,6 @@ def test_memory_is_measured_at_the_borders_of_verbs(monkeypatch):
     assert names(by_hand.evaluate()) == of("eval")   # the one that failed does not keep the meter
 
 
-@pytest.mark.slow
 def test_memory_metrics_have_the_trainers_names(tmp_path):
     data, how = rows(8), HOW | dict(max_steps=1, skip_memory_metrics=False)
     trainer, out = theirs(gpt2(), data, tmp_path, eval_dataset=data, **how)
@@ -672,7 +669,6 @@ def test_the_first_number_that_is_not_finite_stops_the_run_and_is_named():
 
 # --- several processes ---------------------------------------------------------------------------------------------------------------
 
-@pytest.mark.slow
 def test_several_processes_have_the_same_on_their_models():
     def launched(**more):
         learn = Learner(gpt2(), train_dataset=rows(), **HOW | dict(per_device_train_batch_size=2), **more)

@@ -74,13 +74,11 @@ def test_different_orders_with_fsdp(differs_from, width):
     assert time.monotonic() - began < 30
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("division", [pytest.param(ZERO_2, id="zero2"), pytest.param(ZERO_3, id="zero3")])
 def test_different_orders_with_deepspeed(division):
     with pytest.raises(ValueError, match="with deepspeed, all processes have to use the same parameters"): trained(**division, differs_from=0)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("division", [pytest.param(ZERO_1, id="zero1"), pytest.param(ZERO_2, id="zero2")])
 def test_a_second_pass_with_zero_1_and_2_is_an_error(division):
     with pytest.raises(ValueError, match="second backward pass was run for a micro-batch.* one backward pass for the sum of the losses"): trained(**division)

@@ -55,7 +55,6 @@ def test_going_on_in_another_number_of_processes(written, folder):
     assert whole.evaluate()["eval_loss"] == pytest.approx(written[0].evaluate()["eval_loss"], rel=0.05)
 
 
-@pytest.mark.slow
 def test_three_processes_write_and_two_copies_read(folder, tmp_path):
     three = make(output_dir=str(folder), save_strategy="no", fsdp_config=SHARDS)
     with three.launch(3):
@@ -73,7 +72,6 @@ def test_three_processes_write_and_two_copies_read(folder, tmp_path):
     assert len(list((tmp_path / "again" / "shards").iterdir())) == 4
 
 
-@pytest.mark.slow
 def test_the_best_one_comes_back(tmp_path):
     learn = make(output_dir=str(tmp_path), save_strategy="epoch", load_best_model_at_end=True, metric_for_best_model="loss", greater_is_better=True, fsdp_config=SHARDS)   # the first epoch's
     with learn.launch(2):
@@ -81,14 +79,12 @@ def test_the_best_one_comes_back(tmp_path):
         assert learn.evaluate()["eval_loss"] == learn.state.best_metric and learn.state.best_global_step < 18
 
 
-@pytest.mark.slow
 def test_a_file_that_is_missing_is_named(folder):
     next((folder / "checkpoint-5" / "shards").iterdir()).unlink()
     again = make(output_dir=str(folder), save_strategy="no", fsdp_config=SHARDS)
     with again.launch(2), pytest.raises(ValueError, match="shards/shard-0000"): again.load_checkpoint(folder / "checkpoint-5")
 
 
-@pytest.mark.slow
 def test_a_disk_that_is_full(tmp_path, monkeypatch):
     "The error names the cause and what is left; the run goes on, and the next save succeeds."
     learn = make(output_dir=str(tmp_path), save_strategy="no", fsdp_config=SHARDS)

@@ -41,7 +41,6 @@ def test_settings_say_the_same_in_many_words():
     assert resolve_sharding("") is resolve_sharding(None) is resolve_sharding(False, {"min_num_params": 0, "xla": False}) is None   # as the Trainer writes that it is off
 
 
-@pytest.mark.slow
 def test_the_trainers_settings_mean_what_they_mean_there():
     "What is honoured here is what the Trainer makes of the same words."
     from transformers import TrainingArguments as Theirs
@@ -163,7 +162,6 @@ def test_between_micro_batches_nothing_is_exchanged():
     with learn.launch(2): assert learn.run_on_all(count) == [3, 3]   # once for each group of parameters
 
 
-@pytest.mark.slow
 def test_of_transformers_with_tied_weights(tmp_path):
     "Layers are found by `_no_split_modules`; what is written can be read by from_pretrained."
     from transformers import GPT2Config, GPT2LMHeadModel
@@ -480,7 +478,6 @@ learn.reset(); learn.free(); learn.step(1)
 dist.destroy_process_group()
 """
 
-@pytest.mark.slow
 def test_a_script_of_torchrun(like, tmp_path):
     "The same verbs where a launcher has started the processes."
     (tmp_path/"script.py").write_text(SCRIPT.format(here=os.path.dirname(__file__), tests=os.path.dirname(os.path.dirname(__file__)), out=str(tmp_path/"out")))

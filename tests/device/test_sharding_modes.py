@@ -151,7 +151,6 @@ def test_no_layer_to_compute_again():
 
 # ---- hybrid
 
-@pytest.mark.slow
 def test_hybrid_sharding(tmp_path):
     "Two copies of the model, each in two shards: the numbers of four shards, exact by itself; snapshots and checkpoints are whole, and a process that dies loses nothing that another one has not."
     four = dict(per_device_train_batch_size=2)
@@ -287,7 +286,6 @@ def t5(**settings):
 def summed(p): return {"sum": float(p.predictions.sum()), "n": p.predictions.shape[0]}
 
 
-@pytest.mark.slow
 def test_generation():
     "Batches of different numbers per process, and texts of different lengths, keep the processes together."
     alone, many = t5(per_device_train_batch_size=4), t5(per_device_train_batch_size=2, fsdp=True)
@@ -313,7 +311,6 @@ def adapted(**settings):
     return Learner(model, train_dataset=[{"input_ids": i, "labels": i} for i in ids], use_cpu=True, disable_tqdm=True, max_steps=4, learning_rate=0.1, optim="sgd", **settings)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("config", [{}, OFFLOAD | RECOMPUTE])
 def test_adapters(tmp_path, config):
     "The numbers of one process; adapters are written whole, loaded by PEFT, and a checkpoint of them goes on."
@@ -354,7 +351,6 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.slow
 def test_only_rank_0_has_read_the_weights(tmp_path):
     "The others have memory of any content, as transformers' from_pretrained leaves it."
     (tmp_path / "script.py").write_text(SCRIPT.format(tests=os.path.dirname(os.path.dirname(__file__))))

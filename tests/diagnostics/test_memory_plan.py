@@ -138,7 +138,6 @@ def test_errors(given, error, word):
     with pytest.raises(error, match=word): learn.memory_plan()
 
 
-@pytest.mark.slow
 def test_gpt2_as_measured():
     "GPT-2 with 124 million parameters, 16 x 1,024 tokens, bf16: torch counted 23.1 GiB on an H200 (benchmarks/gpu.py)."
     from transformers import GPT2Config, GPT2LMHeadModel

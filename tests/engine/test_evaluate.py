@@ -335,7 +335,6 @@ def test_a_branch_has_the_metrics_too():
 # --- several processes -------------------------------------------------------------------------------------------------
 
 @pytest.mark.xdist_group("launch")
-@pytest.mark.slow
 def test_on_two_processes_as_on_one():
     "Every metric, whoever has computed what; the metrics of one's own see the data in its order."
     def learner(**more): return Learner(net(), train_dataset=points(8), eval_dataset=points(37, seed=1), per_device_eval_batch_size=8, use_cpu=True, disable_tqdm=True, **more)

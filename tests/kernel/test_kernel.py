@@ -198,7 +198,6 @@ def test_any_presses_with_workers_that_start_anew(kernel):
     harass(kernel, 3, 20, workers=2, epochs=10, delay=0.002, eval_steps=20)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_five_hundred_presses(kernel, tmp_path, workers):

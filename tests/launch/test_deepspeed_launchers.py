@@ -70,7 +70,6 @@ def program(tmp_path_factory):
     return run
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("stage", [2, 3])
 def test_as_the_trainer(program, stage, tmp_path):
     "The same losses, norms and learning rates; a checkpoint of either is continued by the other, to the same numbers."
@@ -85,7 +84,6 @@ def test_as_the_trainer(program, stage, tmp_path):
     assert equal(program("theirs", stage, tmp_path / "there", tmp_path / "ours" / "checkpoint-4"), theirs)
 
 
-@pytest.mark.slow
 def test_launchers(program, tmp_path):
     "The variables of accelerate launch, and the launcher of DeepSpeed."
     wanted = program("ours", 2, tmp_path / "torchrun")

@@ -73,7 +73,6 @@ def test_a_sharded_model_has_one_message_beside_weights_and_gradients(found, exc
     assert found["fsdp accumulate"]["step"] == found["fsdp"]["step"] | {"all_gather 20": 4 * STEPS, "all_gather 18": 4 * STEPS}
 
 
-@pytest.mark.slow
 def test_several_copies_of_a_sharded_model_exchange_the_gradients_of_their_shards(exchange):
     "Two copies on two processes each: weights within a copy; gradients within a copy, and then those of each shard between the copies."
     [root] = counted(4, "copies").values()
@@ -109,7 +108,6 @@ def test_snapshots_for_rewind_cost_few_messages(found):
     assert sum(more.values()) <= 8
 
 
-@pytest.mark.slow
 def test_messages_of_eight_processes(exchange):
     "Their number does not depend on the number of processes."
     found = counted(8, "ddp", "buffers")

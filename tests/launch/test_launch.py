@@ -501,7 +501,6 @@ def test_a_learner_that_is_forgotten_or_freed():
     assert all(map(is_gone, found))
 
 
-@pytest.mark.slow
 def test_a_rate_is_found_and_applied_there():
     "Trials leave no trace on any process; apply() sets the rate on all of them, and is recorded."
     learn = make(num_train_epochs=2)

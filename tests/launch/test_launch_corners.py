@@ -824,7 +824,6 @@ def test_the_script_of_a_launched_run(tmp_path, keep, how):
     assert "byte for byte" in python(tmp_path, *how, "script.py")
 
 
-@pytest.mark.slow
 def test_the_script_of_a_run_that_was_launched_for_some_steps_goes_on_in_the_processes(tmp_path):
     "With train=True the close at the end is left out; one before other steps is not."
     lines = exported(tmp_path, ["with learn.launch(2, keep_global_batch=True): learn.step(2)", "learn.step()", "with learn.launch(2): learn.step()",
@@ -857,7 +856,6 @@ def said_by(folder, *commands):
     return "".join(o.communicate(timeout=200)[0] for o in started)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["accelerate", "two torchruns", "anew"])
 def test_the_script_of_a_launched_run_in_other_hands(tmp_path, how):
     "Under Accelerate's launcher, on two machines that torchrun brings together, and of a run that has begun anew on its processes."
@@ -870,7 +868,6 @@ def test_the_script_of_a_launched_run_in_other_hands(tmp_path, how):
     assert "byte for byte" in (said := said_by(tmp_path, *commands)), said
 
 
-@pytest.mark.slow
 def test_the_script_of_two_processes_under_four_is_refused(tmp_path):
     exported(tmp_path, ["learn.launch(2, train=True)", "learn.export_script('script.py')"])
     assert "in one of 4 processes that a launcher has started" in said_by(tmp_path, torchrun("--nproc_per_node", 4))

@@ -77,6 +77,5 @@ def test_a_loss_by_samples():
     compare(2, 2, {"loss_func": per_sample}, 20)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("loss", [{"compute_loss_func": per_token}, {"loss_func": per_sample}])
 def test_four_processes(loss): compare(4, 1, loss, 100)

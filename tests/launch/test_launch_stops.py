@@ -204,7 +204,6 @@ def test_a_run_that_nobody_brings_home_leaves_no_folder():
     assert all(map(is_gone, found)) and not os.path.exists(folder)
 
 
-@pytest.mark.slow
 def test_a_script_that_ends_with_its_processes_leaves_no_folder(tmp_path):
     (tmp_path/"temp").mkdir()
     (tmp_path/"script.py").write_text("from launched import make\nif __name__ == '__main__':\n    learn = make()\n    learn.launch(2)\n    learn.step(1)\n")

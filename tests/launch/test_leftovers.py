@@ -53,7 +53,6 @@ def run(tmp_path, case, **variables):
     return [line for line in done.stdout.splitlines() if line.startswith(("RANKS", "SUM", "ERROR"))]
 
 
-@pytest.mark.slow
 def test_a_launch_in_spite_of_what_is_left_over(tmp_path):
     "Of a process group in the kernel, and of variables that are harmless; the environment is the same afterwards."
     want = run(tmp_path, "plain")
@@ -175,7 +174,6 @@ if __name__ == "__main__":
 '''
 
 
-@pytest.mark.slow
 def test_fresh_processes_are_prepared_as_by_multiprocessing(tmp_path):
     "They have its key, for a manager of the user, the interpreter's options, and the tracker that removes the semaphores of data workers."
     (tmp_path/"program.py").write_text(PREPARED)

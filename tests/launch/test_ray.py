@@ -162,7 +162,6 @@ def test_the_files_of_a_data_set_are_found(tmp_path):
     assert ray_cluster.data_files(datasets.Dataset.from_dict({"x": ["/tmp"]})) == set() == ray_cluster.data_files(["a name", 3, None])
 
 
-@pytest.mark.slow
 def test_a_checkpoint_is_loaded_on_the_nodes_that_have_it(nodes, monkeypatch, tmp_path):
     "A divided run may not fit the notebook's device, so its processes load it themselves; the notebook does it where a node lacks the folder."
     learn = make(fsdp="full_shard", output_dir=str(tmp_path), save_strategy="no", eval_strategy="no")
@@ -186,7 +185,6 @@ def test_the_files_of_a_folder_are_compared(tmp_path):
     assert remote_run.file_sizes(None, str(tmp_path/"other")) is None
 
 
-@pytest.mark.slow
 def test_a_module_of_the_notebook_goes_along(nodes, monkeypatch, tmp_path):
     "Nodes that cannot import it receive its source."
     (tmp_path/"my_parts").mkdir()
@@ -202,7 +200,6 @@ def test_a_module_of_the_notebook_goes_along(nodes, monkeypatch, tmp_path):
     wait_for_room(nodes)
 
 
-@pytest.mark.slow
 def test_others_use_the_cluster(nodes, monkeypatch):
     "It is reported after some seconds; a press of the button ends the wait."
     monkeypatch.setattr(ray_cluster, "FIRST_WAIT", 2.0)
@@ -217,7 +214,6 @@ def test_others_use_the_cluster(nodes, monkeypatch):
     wait_for_room(nodes)
 
 
-@pytest.mark.slow
 def test_pauses_and_deaths(nodes):
     "All processes stop after the same step; one that was killed is replaced."
     learn = make(callbacks=[Prints(0.02)], num_train_epochs=100, eval_strategy="no")
@@ -251,7 +247,6 @@ except ValueError as error: print(error)
 """
 
 
-@pytest.mark.slow
 def test_through_a_client(nodes):
     "`ray://`, from a process that is no part of the cluster; the connection is closed at the end."
     pytest.importorskip("grpc")
@@ -310,7 +305,6 @@ print("the same")
 """
 
 
-@pytest.mark.slow
 def test_classes_of_cells(nodes):
     "A model, a data set, a callback and a learner that are defined in `__main__`, which no node has."
     wait_for_room(nodes)

@@ -20,7 +20,6 @@ def lose_a_node(nodes, learn):
     threading.Timer(1, lambda: nodes.cluster.remove_node(lost, allow_graceful=False)).start()
 
 
-@pytest.mark.slow
 def test_a_lost_node():
     "Its process is replaced where there is room; without room the run is back here. Nothing but the named steps is lost."
     nodes = Nodes(1, 1, 1)

@@ -2,7 +2,7 @@
 that is longer than the time limit of a job."""
 import json, os, re, signal, subprocess, sys, time
 
-import pytest, torch
+import torch
 from conftest import ROOT
 from safetensors.torch import load_file
 
@@ -53,7 +53,6 @@ def printed_main():
     return out
 
 
-@pytest.mark.slow
 def test_a_run_that_is_divided_among_jobs_ends_with_the_weights_of_an_undivided_one(tmp_path):
     """The script as the page has it is interrupted twice by SIGTERM: early, where a script that repeats manual steps would still be at
     those of the page (15), and later. The third job ends the run, and one job too many takes no step."""

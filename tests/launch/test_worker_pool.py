@@ -401,7 +401,6 @@ def test_what_is_asked_for_wrongly():
     for words, kwargs in {"whole number from 1 on": dict(num_workers=0), "give 'fork', 'spawn'": dict(start="forkserver")}.items():
         with pytest.raises(ValueError, match=words): make(**kwargs)
 
-@pytest.mark.slow
 def test_twenty_launches_leave_nothing():
     "Each test looks for what is left; here also at memory."
     def resident(): return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -559,7 +558,6 @@ def script(tmp_path, code, *args, ok=True, **env):
     if ok: assert done.returncode == 0, done.stdout + done.stderr
     return done
 
-@pytest.mark.slow
 def test_after_work_with_many_threads(tmp_path):
     "A fork of a process whose main thread has a team of threads would hang in its first parallel operation; one made by a fresh thread does not."
     found = script(tmp_path, """

@@ -154,7 +154,6 @@ def subshell(page):
     assert request("delete_subshell_request", subshell_id=made["subshell_id"])["status"] == "ok"
 
 
-@pytest.mark.slow
 def test_clicks_arrive_although_a_subshell_is_gone(page):
     "What is sent to a page in the background belongs to the view's cell, not to whichever request the kernel has handled last."
     page.run(2).stands("training")
@@ -192,7 +191,6 @@ def test_what_stays(page, lab):
     assert "Error displaying widget" not in page.output(1)          # it is there, but hidden
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("trusted", [True, False])
 @pytest.mark.parametrize("kernel", ["python3", "a kernel that is not there"])
 def test_no_message_about_a_missing_widget(lab, tmp_path, monkeypatch, trusted, kernel):
@@ -225,7 +223,6 @@ def test_no_message_about_a_missing_widget(lab, tmp_path, monkeypatch, trusted, 
     lab.stop_kernels()
 
 
-@pytest.mark.slow
 def test_what_stays_of_a_page_that_was_loaded_anew(page):
     "Its outputs cannot be reached any more: the picture that stands there says its time, and no other cell gets one."
     page.run(2).stands("training")
@@ -239,7 +236,6 @@ def test_what_stays_of_a_page_that_was_loaded_anew(page):
     assert pictures(nb, 4) == [] and "as of " in pictures(nb, 1)[0]
 
 
-@pytest.mark.slow
 def test_two_browsers(page, lab):
     "Both show the same, and the buttons of both work."
     page.run(2).stands("training")
@@ -256,7 +252,6 @@ def test_two_browsers(page, lab):
     lab.pages.remove(second)
 
 
-@pytest.mark.slow
 def test_nobody_looks_for_the_rest_of_the_run(page, lab):
     "The browser is closed while it trains, and opened when it is over: all of it is there."
     page.run(2).stands("training")
@@ -273,7 +268,6 @@ def test_nobody_looks_for_the_rest_of_the_run(page, lab):
     lab.pages.remove(second)
 
 
-@pytest.mark.slow
 def test_following_from_another_notebook(page, lab):
     "The same view without controls, from the log alone, live."
     page.run(2).stands("training")
@@ -288,7 +282,6 @@ def test_following_from_another_notebook(page, lab):
     lab.pages.remove(other)
 
 
-@pytest.mark.slow
 def test_an_error_in_the_thread(page):
     "It is shown in the view and in the cell that started the run, and raised in wait(); then the run continues."
     page.ask("setattr(learn.model, 'bad', 20)")
@@ -303,7 +296,6 @@ def test_an_error_in_the_thread(page):
     eventually(lambda: step(page) > 25, "it goes on")
 
 
-@pytest.mark.slow
 def test_names_are_text(page):
     "Metrics, layers and runs with the names of an attacker."
     page.ask("exec('hostile = \\'<img src=x onerror=\"window.hacked=1\">\\'; learn.compute_metrics = lambda p: {hostile: 1.0}; learn.history.name = hostile')")
@@ -352,7 +344,6 @@ def test_shown_and_trained_in_one_cell(lab):
     page.close(), lab.pages.remove(page), lab.stop_kernels()
 
 
-@pytest.mark.slow
 def test_a_front_end_whose_clicks_wait_for_the_cell(browser):
     "Live all the same, with a hint at what works; a click that comes too late is not said to have paused anything."
     lab = Lab(browser, comms="disabled")
@@ -383,7 +374,6 @@ def test_the_colours_of_the_theme(browser, dark):
     finally: lab.close()
 
 
-@pytest.mark.slow
 def test_notebook_7(browser):
     lab = Lab(browser, kind="notebook")
     try:
@@ -402,7 +392,6 @@ def test_notebook_7(browser):
     finally: lab.close()
 
 
-@pytest.mark.slow
 def test_a_kernel_that_is_killed_does_not_train(page):
     "The server starts another kernel; what the page shows as training must not stay green. A cell that only keeps the kernel busy is not that."
     page.run(2).stands("training")
@@ -416,7 +405,6 @@ def test_a_kernel_that_is_killed_does_not_train(page):
     page.says("last known: training, step")
 
 
-@pytest.mark.slow
 def test_a_view_in_a_box(lab):
     "Beside other widgets, and in parts: each lives, and the buttons of one move all."
     page = lab.notebook([SETUP, "import ipywidgets\nview = learn.dashboard()\nlabel = ipywidgets.Label('?')\n"

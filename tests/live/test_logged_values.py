@@ -83,7 +83,6 @@ def test_a_value_that_is_written_over_keeps_what_was_logged():
     assert learn.history.column("count").tolist() == [2, 5]
 
 
-@pytest.mark.slow
 @pytest.mark.xdist_group("launch")
 def test_values_of_a_loss_are_means_over_processes():
     "Also where only one process logs a value."

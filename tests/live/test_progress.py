@@ -460,7 +460,6 @@ def test_a_log_file_has_no_bars(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "the last line\n", "")
 
 
-@pytest.mark.slow
 def test_a_shell_without_a_kernel(tmp_path):
     pytest.importorskip("IPython")
     done = subprocess.run(script(tmp_path, 60, [sys.executable, "-m", "IPython", "--simple-prompt", "--no-banner", "--quick"]), capture_output=True, text=True, timeout=120)

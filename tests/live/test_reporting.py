@@ -185,7 +185,6 @@ def test_any_process_knows_what_the_tracker_has_heard():
 
 
 @board
-@pytest.mark.slow
 def test_a_rewind_and_a_death_leave_the_charts_whole(tmp_path):
     learn = make(**COMMON | dict(report_to="tensorboard", output_dir=str(tmp_path), save_strategy="no", disable_tqdm=True))
     learn.launch(2)
@@ -403,7 +402,6 @@ def test_trackios_spaces_are_handed_on(monkeypatch):
     assert told[1] == "finish" and {k: told[2][k] for k in ("space_id", "new_space_id", "project")} == {"space_id": "me/space", "new_space_id": "me/static", "project": "p"}
 
 
-@pytest.mark.slow
 def test_wandb_offline(tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb")
     for name, value in dict(WANDB_MODE="offline", WANDB_DIR=str(tmp_path), WANDB_SILENT="true", WANDB_DATA_DIR=str(tmp_path), WANDB_CACHE_DIR=str(tmp_path)).items(): monkeypatch.setenv(name, value)
@@ -420,7 +418,6 @@ def test_wandb_offline(tmp_path, monkeypatch):
     assert wandb.run is None and glob.glob(f"{tmp_path}/wandb/offline-run-*{learn.history.run_id}")
 
 
-@pytest.mark.slow
 def test_mlflow_goes_on_in_its_run(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
     for name in ("MLFLOW_EXPERIMENT_NAME", "MLFLOW_RUN_ID"): monkeypatch.delenv(name, raising=False)

@@ -132,7 +132,6 @@ def told(tmp_path_factory):
     return lambda name, side: [json.loads(line) for line in (folder/f"{name}-{side}.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", WANDB_CASES)
 def test_models_are_uploaded_as_by_the_trainer(told, name):
     theirs, ours = [[o for o in told(name, side) if o["kind"] == "artifact"] for side in ("theirs", "ours")]
@@ -145,7 +144,6 @@ def test_models_are_uploaded_as_by_the_trainer(told, name):
     assert len(theirs) == len(ours) == (2 if name == "end" else 4)
 
 
-@pytest.mark.slow
 def test_without_the_variable_nothing_is_uploaded(told):
     assert not [o for o in told("texts", "ours") if o["kind"] == "artifact"]
 
@@ -167,7 +165,6 @@ def test_the_variable_decides(tmp_path, monkeypatch):
 
 # ---- transformers' own callbacks
 
-@pytest.mark.slow
 def test_azure_ml_gets_the_logs_that_it_gets_from_the_trainer(told):
     theirs, ours = told("azure", "theirs"), told("azure", "ours")
     kept = lambda rows: [(o["name"], o["value"]) for o in rows if "per_second" not in o["name"] and "runtime" not in o["name"] and o["name"] != "total_flos"]
@@ -175,7 +172,6 @@ def test_azure_ml_gets_the_logs_that_it_gets_from_the_trainer(told):
     assert [v for _, v in kept(ours)] == pytest.approx([v for _, v in kept(theirs)], rel=1e-4)
 
 
-@pytest.mark.slow
 def test_flyte_gets_the_checkpoints(told):
     ours = told("flyte", "ours")
     assert [o["folder"] for o in ours] == ["checkpoint-2", "checkpoint-4"] and all("model.safetensors" in o["files"] for o in ours)
@@ -247,12 +243,10 @@ def test_texts_are_in_tensorboards_files(tmp_path):
     assert event.step == 2 and b"c<br>d" in event.tensor_proto.string_val[0]
 
 
-@pytest.mark.slow
 def test_texts_are_a_table_at_wandb(told):
     assert {"kind": "table", "name": "eval/texts", "columns": ["prompt", "generated"], "data": [["a", "b"]]} in told("texts", "ours")
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not importlib.util.find_spec("trackio"), reason="trackio is not installed")
 def test_texts_are_text_at_trackio(tmp_path, monkeypatch):
     script = '''

@@ -440,7 +440,6 @@ def test_what_makes_no_schedule_is_refused():
 
 # --- on several processes ------------------------------------------------------------------------------------------------
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["muon", "schedule_free_adamw", "grokadamw", "adafactor"])
 def test_on_two_processes(name, tmp_path):
     "The weights of one process with the whole batch; at home again the state is there, and the run goes on."

@@ -77,7 +77,6 @@ def test_a_tiny_run_of(tmp_path, load, name):
     assert "NOT THE SAME WORK" not in printed and "for the tables" in printed
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("work", ["tiny, sharded", "tiny, deepspeed", "ten milliseconds, deepspeed"])
 def test_divided_works(tmp_path, work):
     "Both loops that divide the state of a run are measured; DeepSpeed's takes the steps of an ordinary loop."
@@ -109,7 +108,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 def test_the_loops_with_deepspeed_do_the_same_work(tmp_path):
     "By hand with DDP, by hand with DeepSpeed, and the learner: the same losses and norms; the order of the data is each library's."
     pytest.importorskip("deepspeed")
@@ -163,7 +161,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 def test_a_contender_that_fails_in_one_work(tmp_path):
     "It is left out of that work alone, with the error; rounds of the others are complete."
     (tmp_path/"script.py").write_text(FAILING)
@@ -179,7 +176,6 @@ def test_a_contender_that_fails_in_one_work(tmp_path):
             assert len(walls) == 2 and min(walls) >= seconds and min(found[work][name]["cpu"]) < seconds
 
 
-@pytest.mark.slow
 def test_imports_and_starts_with_byte_code_and_without(tmp_path):
     "Both are measured, and the checkout gets no byte code."
     before = sorted(ROOT.glob("trainer_nb/**/*.pyc"))
@@ -189,7 +185,6 @@ def test_imports_and_starts_with_byte_code_and_without(tmp_path):
     assert sorted(ROOT.glob("trainer_nb/**/*.pyc")) == before
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name, options", [("watching", ["--blocks", "1", "--only", "trainer_nb"]), ("views", ["--rounds", "1", "--only", "slow"]),
                                            ("tools", ["--rounds", "1", "--fresh", "1", "--only", "watch", "dashboard"]),
                                            ("evaluating", ["--samples", "300", "--parts", "memory"])])

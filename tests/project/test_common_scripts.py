@@ -203,24 +203,20 @@ def check(found, case):
     assert all(any(name in line for line in lines) for name in expected)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", [c for c in QUICK if c != "entities"])
 def test_same(quick, case): check(quick, case)
 
 
-@pytest.mark.slow
 def test_label_smoothing_is_the_same_within_rounding(quick):
     "Of attention's biases of keys, which no loss depends on, an optimizer amplifies the rounding."
     found = [*compare(quick, "entities", close=(*LOSSES, "grad_norm", "weights", "predict[0]"))]
     assert all(line.endswith("model.safetensors: other bytes") or "key.bias" in line for line in found), found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", SLOW)
 def test_same_with_other_options(slow, case): check(slow, case)
 
 
-@pytest.mark.slow
 def test_resumed_runs_end_in_the_same_weights(slow):
     "A run that was stopped and resumed has the callbacks' events, and the log, of one that was not."
     (_, theirs), (_, ours) = slow["transformers"], slow["trainer_nb"]

@@ -135,7 +135,6 @@ def test_site_lists_every_notebook():
     assert sorted(listed) == sorted(str(o.relative_to(NBS)) for o in NOTEBOOKS)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_site_is_made_up_to_quarto(tree):
     "All that `nbdev_docs` does before it calls Quarto, which is no package of PyPI: each notebook with its signatures."
@@ -209,7 +208,6 @@ def test_ruff():
     run(sys.executable, "-m", "ruff", "check", "--no-cache", "trainer_nb", "tests", "scripts", "benchmarks")
 
 
-@pytest.mark.slow
 def test_types(tmp_path):
     "The type checker passes on the chapters that pyproject.toml names, and the package says that it is typed."
     run(sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path))

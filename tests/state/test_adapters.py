@@ -224,7 +224,6 @@ def test_the_same_numbers_as_the_trainer_and_its_checkpoints(tmp_path):
     assert (trained(gone_on) - trained(theirs)).norm() < 1e-6 * trained(theirs).norm()
 
 
-@pytest.mark.slow
 def test_on_two_processes(tmp_path):
     "The base travels with the learner; a checkpoint that was written there is resumed here."
     learn = learner(lora(), tmp_path)

@@ -345,7 +345,6 @@ learn.export_script("again.py")
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("line", ["made()", EXPORT.partition("return ")[2].partition("\nlearn")[0]])
 def test_the_token_is_not_in_an_exported_script(tmp_path, line):
     (tmp_path/"script.py").write_text(EXPORT.replace("LINE", line))
@@ -438,7 +437,6 @@ def test_where_a_branch_is_pushed(hub, tmp_path, pushes):
     assert hub.files("me/out") == origin and hub.files("me/out", "other")["model.safetensors"] != origin["model.safetensors"]
 
 
-@pytest.mark.slow
 def test_the_trials_of_a_search_push_nothing(hub, tmp_path, monkeypatch):
     pytest.importorskip("optuna")
     monkeypatch.delenv("HF_TOKEN")
@@ -771,7 +769,6 @@ def test_a_push_that_cannot_be_begun_again_keeps_its_files(tmp_path, monkeypatch
     uploader.pushes.clear()
 
 
-@pytest.mark.slow
 def test_two_processes_push_once(hub, tmp_path):
     learn = make(tmp_path/"out", hub_strategy="checkpoint", hub_always_push=True)
     hub.fail = lambda method, path: time.sleep(0.3) if "/commit/" in path else None
@@ -804,7 +801,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 def test_a_failure_is_one_of_all_processes(hub, tmp_path):
     "The repository cannot be created on the main process; the others do not wait for it."
     hub.fail = lambda method, path: 403 if "create" in path else None
@@ -828,7 +824,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 def test_the_end_of_a_script_waits(hub, tmp_path):
     "Also for the files that are uploaded in a thread pool, which Python closes before it waits for threads."
     def slow(method, path):

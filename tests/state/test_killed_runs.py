@@ -23,7 +23,6 @@ def test_kills_at_random_moments(tmp_path, case):
     assert kills >= 15 and len(begun) > 3   # lives that went on from several places
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("case", CASES)
 def test_very_many_kills(tmp_path, case):

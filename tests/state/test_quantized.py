@@ -348,7 +348,6 @@ def test_a_copy_of_the_model_has_its_own_base(folder):
     assert a.weight is not b.weight and weight_digest(a) == weight_digest(b)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["nf4", "torchao"])
 def test_the_exported_script(folder, tmp_path, kind):
     "It loads the base as the cells did, and ends in the same weights."
@@ -375,7 +374,6 @@ if __name__ == "__main__":
     assert "The weights are those of the run, byte for byte." in done.stdout
 
 
-@pytest.mark.slow
 @each_kind
 def test_on_two_processes(folder, tmp_path, kind):
     "The base travels with the learner; a checkpoint that was written there is resumed here."
@@ -387,7 +385,6 @@ def test_on_two_processes(folder, tmp_path, kind):
     assert {weight_digest(o) for o in read_only_weights(learn.model)} == {weight_digest(o) for o in read_only_weights(home.model)}
 
 
-@pytest.mark.slow
 def test_a_quantized_base_is_not_divided(folder, tmp_path):
     "The error says what to type, and the run goes on with it."
     learn = learner(qlora(folder, "nf4"), tmp_path, fsdp=True)

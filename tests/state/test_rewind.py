@@ -265,7 +265,6 @@ def test_frozen_weights_that_snapshots_share_take_no_memory():
     assert snapshot_nbytes(learn.run_state) > frozen and len(ring.kept) == 1
 
 
-@pytest.mark.slow
 def test_the_ring_costs_its_share():
     "The spacing follows from what a copy takes and what a step takes; a short run cannot afford a snapshot."
     learn = hard_learner(num_train_epochs=40, hook=lambda *args: time.sleep(0.005), logging_strategy="no")
@@ -566,7 +565,6 @@ print("PEAK", peak())
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="the peak is read from /proc")
-@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_full_fine_tuning_takes_the_memory_of_the_trainers(tmp_path):
     "42 million parameters with AdamW, snapshots in a file: at most 1.1 of the Trainer's peak, the first weights for reset() included."

@@ -50,7 +50,6 @@ def tried(found): return {o.size: o.fits for o in found.rows}
 
 # --- what fits --------------------------------------------------------------------------------------------------------
 
-@pytest.mark.slow
 def test_a_known_limit_makes_a_known_size_the_largest():
     "40 MB a sample, held three or four times at the fullest moment: measured once, and the limit laid between two sizes."
     one = learner(Hungry()).batch_size_find(start=4, most=4, memory=3)
@@ -63,7 +62,6 @@ def test_a_known_limit_makes_a_known_size_the_largest():
     assert 1.7 < memory[4] / memory[2] < 2.3
 
 
-@pytest.mark.slow
 def test_the_doubled_sizes_stop_at_the_first_that_does_not_fit():
     found = learner(Hungry(), n=1000).batch_size_find(memory=1)
     fitting = [o for o, fits in tried(found).items() if fits]
@@ -78,7 +76,6 @@ def test_nothing_fits():
     with pytest.raises(ValueError, match="none can be applied"): found.apply()
 
 
-@pytest.mark.slow
 def test_the_data_and_most_end_the_search():
     found = learner(Limited(), n=6).batch_size_find()
     assert found.largest == 6 and found.rows[-1].fits and "the data has 6 samples" in found.said()[-1]
@@ -206,7 +203,6 @@ def test_the_learner_may_go():
     with pytest.raises(InvalidOperation, match=r"is gone.*learn\.set\(per_device_train_batch_size=\d, gradient_accumulation_steps=\d+\)"): found.apply()
 
 
-@pytest.mark.slow
 def test_evaluation_is_found_by_itself():
     "Forward only: what is too much for training fits; the training sizes stay."
     class Eager(Limited):

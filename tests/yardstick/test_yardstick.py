@@ -14,7 +14,6 @@ import recording
 def there(): return subprocess.run(["git", "cat-file", "-e", compare.BASE], cwd=ROOT, capture_output=True).returncode == 0
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not there(), reason="the earlier version is not in this clone")
 def test_the_quick_programs_end_in_the_same_bytes(): assert compare.differences(only=programs.QUICK) == []
 
