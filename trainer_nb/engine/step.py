@@ -32,6 +32,7 @@ from .run_state import RunState, run_modules
 from .signatures import positional_args
 from .eval_outputs import to_numbers
 from .user_state import report_lost, restore_evaluated
+from ..optim.fused_update import update_weights
 from ..optim.optimizers import check_optimizer_state
 from ..optim.schedules import is_metric_driven
 
@@ -511,7 +512,7 @@ def optimizer_step(run: RunState) -> bool:
     scaler = run.device.scaler
     if run.device.engine is not None: return run.device.engine.step()
     if scaler is None:
-        run.optimizer.step()
+        update_weights(run.optimizer)
         return False
     # a fused optimizer checks for overflows on the device: no synchronization needed
     on_device = getattr(run.optimizer, "_step_supports_amp_scaling", False)
