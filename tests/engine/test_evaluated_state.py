@@ -310,7 +310,7 @@ def test_what_the_model_has_recorded_can_be_read():
     assert learn.evaluate()["eval_n"] == 16
     assert seen == [[8, 8]] and model.sizes == [8, 8] and model.last.shape == (8, 2)
     learn.predict(data(3))
-    assert model.sizes == [8, 8, 3]
+    assert model.sizes == [3]
     learn.snapshot()
     assert model.sizes == [] and model.last.shape == (3, 2)
 

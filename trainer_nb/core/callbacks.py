@@ -87,7 +87,7 @@ class TrainerState:
 
     def __getattr__(self, name: str) -> Any:
         "Raise AttributeError with the name that is probably meant; called for missing attributes only."
-        raise missing_attribute_error("The state", name, dir(type(self)), find_hints("state"))
+        raise missing_attribute_error("The state", name, vars(self), find_hints("state"))
 
     def save_to_json(self, json_path: str | Path):
         "Write the state to a JSON file."

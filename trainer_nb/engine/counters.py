@@ -93,10 +93,7 @@ def warn_once(
     key: str = "",  # of messages of which one is enough; "": the message itself
 ) -> None:
     "Warn, unless this run has warned with this message or key."
-    key = key or message
-    if key in run.reports.reported: return
-    run.reports.reported.add(key)
-    warn(message)
+    if run.reports.new([key or message]): warn(message)
 
 def count_batch_tokens(
     learner: TrainerBase,

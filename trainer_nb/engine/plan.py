@@ -98,9 +98,7 @@ def announce_schedule(run: RunState, schedule: str) -> None:
         )
     own = run.args.lr_scheduler_type
     if schedule != "constant" or "lr_scheduler_type" not in run.args.changed(): return
-    if own == schedule or "schedule" in run.reports.reported: return
-    run.reports.reported.add("schedule")
-    if run.state.is_world_process_zero:
+    if own != schedule and run.reports.new(["schedule"]) and run.state.is_world_process_zero:
         print(
             f"The planned epochs have the schedule {schedule!r}, not that of lr_scheduler_type={str(own)!r};"
             f" schedule={str(own)!r} takes it.",

@@ -43,7 +43,7 @@ from ..core.nodes import has_own_memory
 from .snapshot_file import disk_folder, disk_space, memory_for_copies
 
 from .snapshot_tensors import Snapshot
-from .user_state import continue_samplers, restore_evaluated
+from .user_state import continue_samplers
 from ..optim.parameters import convert_state, describe_unheld, held_parameters
 from ..optim.schedules import group_lists, schedule_added_groups, schedule_parts, stretch_schedule
 
@@ -266,9 +266,7 @@ def prepare_data(learner: TrainerBase):
     # a generator without a seed has another one in each process, and all need the same order
     seeds.recorded.update(world.broadcast_object(seeds.recorded))
     run.generator_seeds = seeds.recorded or None
-    names = [text for text in run.loader.seeds.differing() if text not in run.reports.reported]
-    run.reports.reported |= {*names}
-    if names:
+    if names := run.reports.new(run.loader.seeds.differing()):
         warn(f"The run continues with the seeds that its generators began with: {', '.join(names)}. Give the data"
              " another generator after resuming if the other seed is meant.")
     run.data.collator = vars(learner).get("data_collator")
@@ -595,7 +593,6 @@ def renew_initial_snapshot(run: RunState):
     is_changed = any(name == "weights" or "." in name for e in by_hand for name in e["data"]["changed"])
     # callbacks may have changed weights or attributes when training began, and will do so again after a reset
     if run.begun and not is_changed: return
-    restore_evaluated(run)
     keep_first(run)
 
 def prepare(learner: TrainerBase):

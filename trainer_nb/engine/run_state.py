@@ -11,7 +11,7 @@ import time
 import uuid
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
@@ -278,6 +278,12 @@ class Reports:
     pending_messages: list[Callable[[], object]] = field(default_factory=list)
     unwritable_dir: str | None = None        # the output_dir in which no log could be opened
 
+    def new(self, names: Iterable[str]) -> list[str]:
+        "Return the names that no warning has reported; from now on they count as reported."
+        found = [name for name in names if name not in self.reported]
+        self.reported.update(found)
+        return found
+
 @dataclass(repr=False, eq=False, slots=True)
 class HigherParts:
     "Hold parts that are implemented in higher chapters."
@@ -445,9 +451,7 @@ def hide_token(run: RunState, text: str) -> str:
 
 def announce_save_dir(run: RunState) -> None:
     "Print, once, where files are saved without an output_dir."
-    if run.args.output_dir is not None or "save_dir" in run.reports.reported: return
-    run.reports.reported.add("save_dir")
-    if run.state.is_world_process_zero:
+    if run.args.output_dir is None and run.reports.new(["save_dir"]) and run.state.is_world_process_zero:
         print(
             f"Files of this run are saved in {os.path.abspath(run.args.save_dir)}; output_dir= names another folder.",
             flush=True,

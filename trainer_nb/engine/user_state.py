@@ -332,20 +332,16 @@ def continue_samplers(run: RunState) -> None:
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #c880efd7
 class EvaluatedState(NamedTuple):
-    "Hold copies of attributes before and after the evaluations since the last step."
+    "Hold copies of attributes before and after the last evaluation since a step."
     before: UserState
     after: UserState
 
 @contextmanager
 def attributes_set_aside(run: RunState) -> Iterator[None]:
     """Keep the attributes of modules, losses, hooks and collators from before the block, an evaluation, until the run
-    goes on; parameters, which an evaluation does not change, are not copied."""
-    # after an earlier evaluation, the copy from before that one stays
-    evaluated = run.evaluation.evaluated
-    if evaluated is not None and differing(evaluated.after, _evaluation_state(run, _same)):
-        restore_evaluated(run)
-    earlier = run.evaluation.evaluated
-    before = earlier.before if earlier is not None else _evaluation_state(run)
+    goes on or is evaluated again; parameters, which an evaluation does not change, are not copied."""
+    restore_evaluated(run)
+    before = _evaluation_state(run)
     try:
         yield
     finally:
@@ -358,7 +354,7 @@ def _evaluation_state(run: RunState, put: Callable[[str, torch.Tensor], torch.Te
     return capture_user_state(run, put, find=evaluation_holders, trains=False)
 
 def restore_evaluated(run: RunState) -> None:
-    "Restore the attributes that evaluations have changed, apart from those that were assigned since."
+    "Restore the attributes that an evaluation has changed, apart from those that were assigned since."
     evaluated = run.evaluation.evaluated
     if evaluated is None: return
     with run.interrupts:
@@ -390,17 +386,15 @@ MOST_NAMES = 10
 
 def report_lost(run: RunState, verb: str) -> None:
     "Warn about the attributes that were not restored with the run, or were overwritten, each once."
-    names = [text for text in run.reports.overwritten.values() if text not in run.reports.reported]
+    names = run.reports.new(run.reports.overwritten.values())
     run.reports.overwritten = {}
-    run.reports.reported |= {*names}
     if names:
         warn(f"{verb} restores attributes from the run, although this learner began with other values (set them again if"
              f" those are meant): {join_names(names, MOST_NAMES)}.")
 
-    lost = {n: why for n, why in run.reports.lost.items() if n not in run.reports.reported}
+    lost = {n: run.reports.lost[n] for n in run.reports.new(run.reports.lost)}
     run.reports.lost = {}
     if not lost: return
-    run.reports.reported |= lost.keys()
     each = "; ".join(f"{name} {why.rstrip('.')}" for name, why in [*lost.items()][:MOST_NAMES])
     if len(lost) > MOST_NAMES: each += f"; and {len(lost) - MOST_NAMES} more"
     attribute = next(iter(lost)).rpartition(".")[2]
