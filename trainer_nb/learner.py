@@ -639,6 +639,16 @@ class DiagnosticsMixin(TrainerBase):
         from trainer_nb.diagnostics.check import check_run
         return check_run(self, seconds)
 
+    @checked
+    @exclusive
+    def diagnose(
+        self,
+        seconds: float = 10.0,  # for trying settings that prevent a failure
+    ):
+        "Find where and why a run went wrong: step, layer, operation, samples; return a table. Leave no trace."
+        from trainer_nb.diagnostics.diagnose import diagnose_run
+        return diagnose_run(self, seconds)
+
     @exclusive
     def memory_plan(
         self,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,11 +17,12 @@ from ..core.errors import InvalidOperation, free_after_failure
 from ..data.collate import infer_batch_size, map_tensors
 from ..device.weight_storage import has_adapters, is_read_only
 from .data_checks import share_equal, shifts_labels, token_batch, token_labels
-from .evidence import CHECKS, Evidence, Finding, Unavailable, check
+from .evidence import CHECKS, Check, Evidence, Finding, Unavailable, check
 from .isolated import isolated_training
 from .layers import update_norms
 from ..display.tables import TitledTable, format_value
 from ..engine.overrides import TrainerBase
+from ..engine.run_state import RunState
 from ..engine.step import Step
 
 # %% ../../nbs/08_diagnostics/10_check.ipynb #6482da0b
@@ -381,26 +383,29 @@ def check_run(
 ) -> Findings:
     "Return what is probably wrong with data, model and settings; leave the run as it is."
     if not seconds > 0: raise ValueError(f"seconds is the time for reading samples, above 0, not {seconds!r}.")
-    start = time.perf_counter()
-    found, skipped = [], {}
     with isolated_training(learner, "check()") as run:
         if not run.device.world.is_single_process:
             raise InvalidOperation("check() looks at a run in one process: call it before several are started.")
-        seen = Evidence(learner, seconds)
-        for each in CHECKS:
-            run.interrupts.check()
-            try:
-                finding = each.run(seen)
-            except Unavailable as error:
-                skipped[each.name] = str(error)
-            except Exception as error:
-                free_after_failure(error)
-                skipped[each.name] = f"{type(error).__name__}: {error}"
-            else:
-                if finding is not None: found.append(finding)
+        return run_checks(CHECKS, Evidence(learner, seconds), run)
+
+def run_checks(table: list[Check], seen: Any, run: RunState) -> Findings:
+    "Return the findings of a table of checks, which look at the same evidence of a copy of a run."
+    start = time.perf_counter()
+    found, skipped = [], {}
+    for each in table:
+        run.interrupts.check()
+        try:
+            finding = each.run(seen)
+        except Unavailable as error:
+            skipped[each.name] = str(error)
+        except Exception as error:
+            free_after_failure(error)
+            skipped[each.name] = f"{type(error).__name__}: {error}"
+        else:
+            if finding is not None: found.append(finding)
     findings = Findings(sorted(found, key=lambda f: f.severity))
     findings.skipped = skipped
-    made = len(CHECKS) - len(skipped)
+    made = len(table) - len(skipped)
     result = f"{len(found)} of {made} checks found something" if found else f"{made} checks found nothing"
     seconds_taken = time.perf_counter() - start
     findings.title = f"{result}, in {seconds_taken:.1f} s; .skipped has the {len(skipped)} that do not apply here."

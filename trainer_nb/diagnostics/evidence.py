@@ -45,10 +45,10 @@ class Check(NamedTuple):
 
 CHECKS: list[Check] = []
 
-def check(name: str) -> Callable:
-    "Return a decorator that adds a function of an `Evidence` to the table of checks."
+def check(name: str, table: list[Check] = CHECKS) -> Callable:
+    "Return a decorator that adds a function of an `Evidence` to a table of checks."
     def add(function: Callable[[Evidence], Finding | None]) -> Callable[[Evidence], Finding | None]:
-        CHECKS.append(Check(name, function))
+        table.append(Check(name, function))
         return function
     return add
 

@@ -40,7 +40,8 @@ def scratch_run(run: RunState) -> RunState:
     scratch = copy.copy(run)
     for name in GROUPS:
         setattr(scratch, name, copy.copy(getattr(run, name)))
-    scratch.current = CurrentStep()
+    # no update overwrites what is still copied for a snapshot
+    scratch.current = CurrentStep(pending_copies=run.current.pending_copies)
     scratch.put_values(copy.deepcopy(run.values()))
     scratch.history = History()
     scratch.callbacks = CallbackHandler([])

@@ -161,7 +161,8 @@ def restore_fields(
     run.current.has_stale_weights = False
     run.discard("copies.backups")
 
-def _restore_values(run: RunState, snapshot: Snapshot) -> None:
+def restore_values(run: RunState, snapshot: Snapshot) -> None:
+    "Restore the value fields and counters of a run."
     place = {name: getattr(run.state, name) for name in PROCESS_STATE_FIELDS}
     run.put_values({name: _copy_value(snapshot.values[name]) for name in run.values()})
     vars(run.state).update(place)
@@ -169,7 +170,7 @@ def _restore_values(run: RunState, snapshot: Snapshot) -> None:
 def restore_snapshot(run: RunState, snapshot: Snapshot):
     "Restore a run; mark later rows of its history as abandoned. Raise ValueError as restore_fields does."
     restore_fields(run, snapshot)
-    _restore_values(run, snapshot)
+    restore_values(run, snapshot)
     if snapshot.values["run"] == run.history.run_id:
         run.history.abandon(snapshot.values["place"])
 
@@ -188,7 +189,7 @@ def whole_or_not(run: RunState) -> Iterator[None]:
             for keeper in FIELD_KEEPERS.values():
                 # A callback that cannot be restored would raise its error again and must not prevent the others.
                 with suppress(Exception): keeper.put_back(run, snapshot)
-            _restore_values(run, snapshot)
+            restore_values(run, snapshot)
             now.window = None
             run.discard("copies.backups")
         now.corrupted, now.unloaded, now.has_stale_weights = before
