@@ -808,7 +808,7 @@ class RecordingMixin(TrainerBase):
     ):
         "Write the model into a folder; called by save_model and, if it is overridden, for every checkpoint."
         device = self.run_state.device
-        sharded = {"world": device.world} if device is not None and device.divides_state else {}
+        sharded = {"world": device.world} if device is not None and not device.has_whole_run else {}
         save_model(self.model, output_dir, get_processor(self), state_dict, args=self.args, **sharded)
 
     @checked

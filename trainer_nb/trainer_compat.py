@@ -59,7 +59,7 @@ class TrainerCompatMixin:
 
     @property
     def is_fsdp_enabled(self) -> bool:
-        return self.run_state.device is not None and self.run_state.device.sharded_model is not None
+        return self.run_state.device is not None and self.run_state.device.strategy.name == "fsdp"
 
     @property
     def is_deepspeed_enabled(self) -> bool:
@@ -69,7 +69,7 @@ class TrainerCompatMixin:
     def deepspeed(self) -> torch.nn.Module | None:
         "Return DeepSpeed's engine; None before the run is prepared, and without DeepSpeed."
         device = self.run_state.device
-        return None if device is None or device.deepspeed is None else device.deepspeed.engine
+        return None if device is None or device.strategy.name != "deepspeed" else device.strategy.engine
 
     @property
     def neftune_noise_alpha(self) -> float | None:

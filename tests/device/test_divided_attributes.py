@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from trainer_nb import Learner
-from trainer_nb.device.sharding import module_class
+from trainer_nb.device.strategy import module_class
 
 
 class Counting(nn.Module):

@@ -97,7 +97,7 @@ def test_where_the_numbers_are():
         found, hooks = {}, []
         for name, m in learn.model.named_modules():
             if name in ("inward", "blocks.0.inner"): hooks.append(m.register_forward_hook(lambda m, given, out, name=name: found.setdefault(name, []).append(str(m.weight.dtype))))
-        reduced = {str(g._reduce_dtype) for g in learn.run_state.device.sharded_model._groups()}
+        reduced = {str(g._reduce_dtype) for g in learn.run_state.device.strategy._groups()}
         learn.step(1)
         for h in hooks: h.remove()
         return found, reduced, {str(p.dtype) for p in learn.model.parameters()}

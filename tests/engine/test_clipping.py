@@ -2,7 +2,7 @@
 import pytest
 import torch
 
-from trainer_nb.engine.step import clip_gradients
+from trainer_nb.device.strategy import clip_gradients
 
 
 def params(*kinds, scale=1.0, seed=0):

@@ -820,7 +820,7 @@ def test_nothing_is_asked(monkeypatch, given):
     rows = [{"x": torch.randn(4), "labels": i % 3} for i in range(400)]
     learn = hard_learner(model=Quiet(), train_dataset=rows, data_collator=None, logging_steps=50, **given)
     learn.step(3)   # the first step looks at what the forward pass changes
-    monkeypatch.setattr("trainer_nb.engine.step.is_below", lambda norm, limit: False)   # as on a GPU: it asks tensors on the CPU only
+    monkeypatch.setattr("trainer_nb.device.strategy.is_below", lambda norm, limit: False)   # as on a GPU: it asks tensors on the CPU only
     monkeypatch.setattr("trainer_nb.core.columns.is_on_host", lambda value: False)   # likewise
     with counting_questions(monkeypatch) as asked:
         records = learn.step(10)

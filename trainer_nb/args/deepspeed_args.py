@@ -18,7 +18,6 @@ import torch
 from .fields import check_rules
 from .fsdp_args import is_fsdp_enabled
 from .parallel import connect_processes, device_of, read_config
-from ..core.errors import InvalidOperation
 
 if TYPE_CHECKING:
     from accelerate.utils import DeepSpeedPlugin
@@ -55,19 +54,6 @@ def check_deepspeed(args: TrainingArguments) -> None:
     check_rules("deepspeed", vars(args) | about | {"is_fsdp_enabled": is_fsdp_enabled(args.fsdp)})
     if importlib.util.find_spec("deepspeed") is None:
         raise ImportError("deepspeed= needs the package deepspeed; pip install 'deepspeed>=0.19.8' installs it.")
-
-# %% ../../nbs/02_args/04_deepspeed_args.ipynb #32b662d6
-def require_gradients(
-    args: TrainingArguments,
-    verb: str,  # for the message
-) -> None:
-    "Raise InvalidOperation for an operation that reads gradients, which DeepSpeed keeps in flat tensors."
-    if not is_deepspeed_enabled(args): return
-    raise InvalidOperation(
-        f"{verb} reads the gradients of parameters, and DeepSpeed keeps them in flat tensors; in a callback's"
-        " on_pre_optimizer_step, deepspeed.utils.safe_get_full_grad(parameter) returns one, on all processes. Each row of"
-        " learn.history has the norm of all."
-    )
 
 # %% ../../nbs/02_args/04_deepspeed_args.ipynb #04dc103b
 def import_deepspeed(
@@ -128,7 +114,7 @@ def make_plugin(
 # Transformers has a weak reference to the configuration of the process: by id of the arguments, as long as these exist
 _ACTIVE_CONFIGS: dict[int, Any] = {}
 
-def activate_deepspeed(args: TrainingArguments) -> None:
+def activate_loading(args: TrainingArguments) -> None:
     "Let Transformers load models as these arguments say, as long as they exist: divided with ZeRO 3, whole otherwise."
     integration = sys.modules.get("transformers.integrations.deepspeed")
     if integration is not None:

@@ -25,7 +25,7 @@ from .fsdp_args import check_sharding, convert_sharding
 from .names import FIELD_ALIASES, CheckedNames, check_names, legacy_value, translate_legacy
 from .parallel import ParallelMode, Ranks, check_accelerator_config, connect_launched, connect_processes
 from .parallel import device_of, log_level
-from .deepspeed_args import activate_deepspeed, check_deepspeed, is_deepspeed_enabled
+from .deepspeed_args import activate_loading, check_deepspeed, is_deepspeed_enabled
 from .setters import ArgumentSetters
 from .validation import UNSUPPORTED, check_setting, matches_type, tracker_names
 from ..display.tables import html_table
@@ -125,7 +125,7 @@ class TrainingArguments(CheckedNames, ArgumentSetters, SettingFields):
         # the name is part of the files that earlier versions wrote
         vars(self)["_filled"] = derived
         if is_deepspeed_enabled(self):
-            activate_deepspeed(self)
+            activate_loading(self)
 
     def _derived_values(self) -> dict[str, Any]:
         "Return the values of fields that are not set and follow from other fields."

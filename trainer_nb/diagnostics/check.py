@@ -182,7 +182,7 @@ def gradients_for_all_parameters(seen: Evidence) -> Finding | None:
 @check("parameters that the optimizer has")
 def parameters_of_the_optimizer(seen: Evidence) -> Finding | None:
     run = seen.learner.run_state
-    if run.optimizer is None or run.device.divides_state: raise Unavailable("the optimizer holds other tensors")
+    if run.optimizer is None or not run.device.has_whole_run: raise Unavailable("the optimizer holds other tensors")
     held = {id(p) for g in run.optimizer.param_groups for p in g["params"]}
     lost = [name for name, p in run.model.named_parameters() if p.requires_grad and id(p) not in held]
     if not lost: return None
@@ -267,7 +267,7 @@ def peak_rates(optimizer: torch.optim.Optimizer) -> list[float]:
 def learning_rate_for_weights(seen: Evidence) -> Finding | None:
     seen.first_step
     run = seen.learner.run_state
-    if run.device.divides_state: raise Unavailable("the weights are divided among processes")
+    if not run.device.has_whole_run: raise Unavailable("the weights are divided among processes")
     rates = peak_rates(run.optimizer)
     if not any(rates):
         do = "learn.set(lr=...); learn.lr_find() suggests one"

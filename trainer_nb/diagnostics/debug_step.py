@@ -15,8 +15,8 @@ from ..core.columns import resolve_deferred
 from ..core.errors import InvalidOperation, missing_attribute_error
 from ..core.interrupts import exclusive
 from ..core.seeding import generator_states, preserve_generators, set_generator_states
-from ..args.deepspeed_args import require_gradients
-from ..device.sharding import full_tensor, require_several_processes
+from ..device.sharding import full_tensor
+from ..device.strategy import require_gradients, require_several_processes
 from ..device.weight_storage import is_read_only, weight_shape
 from ..display.tables import Table
 from ..engine.loop import reach_next_step, handle_end_of_data, run_all_pending
@@ -296,7 +296,7 @@ def run_backward(debug: DebugStep):
         step.substep()
     else:
         # with each micro-batch: the forward pass has expected it
-        with step.run.device.sync_context(True, not step.num_done, step.loss):
+        with step.run.device.strategy.sync_context(True, not step.num_done, step.loss):
             debug._learner.backward_move(loss)
         step.add(loss.detach())
     if not step.more():

@@ -17,7 +17,7 @@ from ..core.errors import Paused, free_after_failure, install_excepthook
 from ..core.history import History
 from ..core.seeding import preserve_generators
 from ..data.collate import map_tensors
-from ..device.sharding import require_several_processes
+from ..device.strategy import require_several_processes
 from ..engine.loop import handle_end_of_data
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import discard_outdated_wrapper, prepare

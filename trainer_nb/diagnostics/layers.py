@@ -19,9 +19,9 @@ from ..core.errors import InvalidOperation, short_repr, suggest_names
 from ..core.seeding import SEED_FORWARD, mix_seed, preserve_generators, seed_all
 from ..data.collate import infer_batch_size, map_tensors
 from ..data.loader import MicroBatch
-from ..args.deepspeed_args import require_gradients
 from ..device.accelerator import unwrap
-from ..device.sharding import is_dtensor, module_class
+from ..device.sharding import is_strategy_tensor
+from ..device.strategy import module_class, require_gradients
 from ..device.weight_storage import is_read_only, weight_shape
 from .debug_step import DebugStep, capture_editable_tensors
 from .interpret import get_first_batch
@@ -90,7 +90,7 @@ def measure_outputs(
 def copy_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     "Return a copy of an optimizer in its present state, with its own parameters, without hooks and schedules."
     params = [p for g in optimizer.param_groups for p in g["params"]]
-    held = [t for p in params for t in (p, *optimizer.state.get(p, {}).values()) if is_dtensor(t)]
+    held = [t for p in params for t in (p, *optimizer.state.get(p, {}).values()) if is_strategy_tensor(t)]
     # torch's optimizers copy only their groups and state
     twin = copy.deepcopy(optimizer, {id(t): t.detach().clone() for t in held})
     for name, value in vars(optimizer).items():
@@ -469,7 +469,7 @@ def inspect_next_step(
 def would_spread(run: RunState) -> bool:
     """Return whether a gradient is not finite, in any process: clipping divides all gradients by their common norm, and so
     makes all of them NaN. Return False where a process has only a part of the gradients."""
-    if run.device.divides_state: return False
+    if not run.device.has_whole_run: return False
     grads = (p.grad for p in run.params if p.grad is not None)
     values = (g.coalesce().values() if g.is_sparse else g for g in grads)
     # asked of the device once

@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_iter, tree_map_only
 from ..core.errors import InvalidOperation
 from ..data.collate import infer_batch_size, map_tensors
 from ..device.model_patches import enable_activation_checkpointing
+from ..device.strategy import require_undivided
 from ..device.weight_storage import is_read_only
 from .interpret import get_first_batch
 from .isolated import cancellable, scratch_run
@@ -232,11 +233,7 @@ def describe_room(peak: int) -> str:
 def check_plannable(learner: TrainerBase):
     "Raise InvalidOperation for a run whose memory does not follow from the shapes of one process."
     args = learner.args
-    if args.fsdp or args.deepspeed:
-        raise InvalidOperation(
-            "memory_plan() is for a model that each process holds as a whole; leave out fsdp= and deepspeed= to see what is"
-            " to be divided."
-        )
+    require_undivided(args, "memory_plan()", "leave out fsdp= and deepspeed= to see what is to be divided")
     if any(is_read_only(p) for p in learner.model.parameters()):
         raise InvalidOperation("memory_plan() does not know the memory of quantized or offloaded weights.")
     if learner.optimizer is None and type(learner).create_optimizer is not TrainerBase.create_optimizer:

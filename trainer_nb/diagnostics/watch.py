@@ -14,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ..args.deepspeed_args import require_gradients
 from ..args.training_args import TrainingArguments
 from ..core.callbacks import TrainerCallback, TrainerControl, TrainerState
 from ..core.errors import suggest_names
 from ..core.history import History
-from ..device.sharding import full_tensor, module_class
+from ..device.sharding import full_tensor
+from ..device.strategy import module_class, require_gradients
 from .layers import group_names, named_layers, own_parameters
 from .tensor_stats import BINS, Begun, begin_output, begin_stats, compute_histograms
 from .tensor_stats import compute_moments, compute_norms, compute_outputs, rebin_shares

@@ -23,7 +23,7 @@ from ..data.collate import map_tensors
 from ..data.loader import ResumableLoader
 from ..data.sampling import UNSHARDED, Cursor, RankShard
 from ..device.accelerator import unwrap
-from ..device.sharding import is_dtensor, is_partitioned
+from ..device.sharding import is_strategy_tensor
 from .dataloaders import count_samples, is_columns, is_overridden
 from .loss import split_labels
 from .eval_outputs import EvalLoopOutput, EvalOutputs, EvalPrediction, PredictionOutput
@@ -53,7 +53,7 @@ def cast_modules(
     try:
         for module in modules.modules() if dtype is not None else ():
             for name, p in list(module._parameters.items()):
-                if p is None or not p.is_floating_point() or is_dtensor(p) or is_partitioned(p): continue
+                if p is None or not p.is_floating_point() or is_strategy_tensor(p): continue
                 if p not in converted:
                     converted[p] = torch.nn.Parameter(p.detach().to(dtype), requires_grad=p.requires_grad)
                 weights.append((module, name, p))
@@ -118,14 +118,12 @@ def evaluation_mode(
         if run.verb.owner is None:
             interrupts.raise_on_first_press()
         prepare_model(learner)
-        strategy = run.device.deepspeed
-        if strategy is not None and strategy.divides_weights and strategy.engine is None:
-            # the engine gathers its weights
+        if not run.device.strategy.is_callable:
+            # an engine gathers its weights
             if learner.train_dataset is not None:
                 prepare(learner)
             else:
-                run.device.build_inference_engine()
-                run.wrapped_model = strategy.inference_model
+                run.wrapped_model = run.device.build_inference_engine()
         before = run.verb.phase
         logs_before = run.verb.eval_logs
         backup = BufferBackup(run_modules(run))
@@ -150,7 +148,7 @@ def evaluation_mode(
                 try:
                     backup.put_back()
                 finally:
-                    run.device.reshard()
+                    run.device.strategy.reshard()
                     run.verb.phase = before
                     run.verb.eval_logs = logs_before
         interrupts.abortable = within
@@ -327,7 +325,7 @@ def evaluation_loop(
                 learner,
                 dataloader,
                 run.device.world.rank_shard._replace(turns=True),
-                run.device.divides_weights,
+                not run.device.strategy.has_whole_weights,
             )
             keys = accepted_kwargs(learner.prediction_step, ignore_keys=ignore_keys)
             with cast_modules(run_modules(run), dtype):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..args.deepspeed_args import activate_deepspeed
+from ..args.deepspeed_args import activate_loading
 from ..args.fields import settings_table
 from ..args.setters import assign
 from ..args.training_args import TrainingArguments, resolve_args
@@ -26,7 +26,7 @@ from ..core.interrupts import RUN_LOCK
 from ..core.seeding import preserve_generators, seed_all
 from ..data.collate import comparable_copy, is_identical
 from ..device.model_patches import store_use_cache, unwrap_compiled
-from ..device.weight_storage import check_quantized, keep_training_layout
+from ..device.weight_storage import check_trainable, keep_training_layout
 from .dataloaders import check_train_dataset, signature_columns
 from .generate import load_generation_config
 from .loss import unwrap_model, warn_multi_label
@@ -198,7 +198,7 @@ def apply_args(model: torch.nn.Module | None, args: TrainingArguments) -> None:
 def take_model(run: RunState, model: torch.nn.Module) -> None:
     "Make a model the run's. Raise InvalidOperation for one that cannot be trained."
     model = unwrap_compiled(model)
-    check_quantized(model)
+    check_trainable(model)
     keep_training_layout(model)
     apply_args(model, run.args)
     run.modes.see(model)
@@ -220,7 +220,7 @@ def build_model(learner: TrainerBase) -> None:
     "Call model_init. Raise ValueError without one, TypeError if it returns no module."
     run = learner.run_state
     if learner.model_init is None: raise ValueError(NO_MODEL_MESSAGE)
-    activate_deepspeed(run.args)
+    activate_loading(run.args)
     with preserve_generators():
         # as in the Trainer: the same initial weights
         seed_all(run.args.seed)

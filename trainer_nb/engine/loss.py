@@ -19,7 +19,7 @@ from ..core.errors import of_package, warn
 from ..core.seeding import preserve_generators
 from ..data.batch_errors import explain_forward_error, explain_loss_error, sample_label, text_label_error
 from ..device.accelerator import NO_CONTEXT
-from ..device.sharding import module_class
+from ..device.strategy import module_class
 from ..optim.optimizers import NO_PARAMETERS_HINT
 
 if TYPE_CHECKING:

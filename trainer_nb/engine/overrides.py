@@ -24,7 +24,7 @@ from ..core.memory import MemoryMeter, make_memory_meter
 from ..core.seeding import preserve_generators
 from ..data.batch_errors import explain_forward_error
 from ..data.collate import DataCollatorWithPadding, RemoveColumns, default_data_collator, kept_columns
-from ..data.collate import log_dropped_columns, map_tensors, to_device
+from ..data.collate import log_dropped_columns, to_device
 from ..device.accelerator import NO_CONTEXT, Device, check_fp16, empty_device_cache
 from .counters import WatchedItems, num_non_embedding_parameters, store_flops
 from .dataloaders import allowed_columns, check_eval_data, check_given_data, count_samples
@@ -307,8 +307,7 @@ class TrainerBase:
         "Move tensors to the device, also those in containers."
         device = prepared_device(self)
         data = to_device(data, device.device, pin=self.args.dataloader_pin_memory)
-        # as in the Trainer: the weights are in this precision, and nothing converts the inputs
-        return data if device.deepspeed is None else map_tensors(data, device.deepspeed.cast_input)
+        return device.strategy.cast_inputs(data)
 
     # -- the micro-batches of a step, and their counts
 

@@ -24,10 +24,9 @@ from ..data.collate import is_identical
 from ..data.loader import ResumableLoader
 from ..data.sources import sampler_parts
 from ..device.accelerator import Device, device_settings
-from ..device.deepspeed import DeepSpeedModel
 from ..device.model_patches import apply_patches
 from ..device.collectives import world_size
-from ..device.sharding import is_dtensor, is_sharded, local_nbytes
+from ..device.sharding import is_strategy_tensor, local_nbytes
 from ..device.weight_storage import check_placement, is_read_only, keep_training_layout, read_only_weights
 from ..device.weight_storage import weight_digest
 from .dataloaders import check_eval_data, copied_attributes, have_changed, is_overridden
@@ -69,7 +68,7 @@ def prepare_model(learner: TrainerBase):
         vars(run.args)["output_dir"] = os.path.abspath(run.args.output_dir)
     discard_outdated_parts(learner)
     if run.wrapped_model is not None:
-        run.device.reshard()
+        run.device.strategy.reshard()
         return apply_patches(learner)
     if isinstance(run.model, torch.jit.ScriptModule):
         raise TypeError(
@@ -96,16 +95,7 @@ def prepare_model(learner: TrainerBase):
         except BaseException:
             run.device = None
             raise
-    if run.device.shards_model and any(True for _ in read_only_weights(run.model)):
-        raise ValueError(
-            "fsdp= divides the weights among processes, and quantized weights cannot be divided here; leave it out: each"
-            " process then holds the quantized model as a whole."
-        )
-    if run.device.shards_model and "params" in (learner.optimizer_cls_and_kwargs or (None, {}))[1]:
-        raise ValueError(
-            "optimizer_cls_and_kwargs has 'params' of the model as it was before it is divided (fsdp); leave them out,"
-            " or make them in create_optimizer()."
-        )
+    run.device.check_model(run.model, "params" in (learner.optimizer_cls_and_kwargs or (None, {}))[1])
     existing = {id(o): o for o in (learner.optimizers[0], run.optimizer) if o is not None}
     # the device of a learner holds no reference to it
     reference = weakref.ref(learner)
@@ -118,15 +108,10 @@ def prepare_model(learner: TrainerBase):
     apply_patches(learner)
     run.wrapped_model = wrapped
     if run.loss_module is not None:
-        if run.device.deepspeed is not None and any(True for _ in run.loss_module.parameters()):
-            raise ValueError(
-                "The loss has parameters, and DeepSpeed trains those of the model; make the loss a layer of the model,"
-                " whose forward returns it."
-            )
         run.loss_module.to(run.device.device)
     if not run.device.world.is_single_process:
         if run.args.auto_find_batch_size: raise ValueError(AUTO_BATCH_SIZE_ERROR)
-        sync_weights(run, run.device.broadcast_parameters())
+        sync_weights(run, run.device.strategy.broadcast_parameters())
     # a new wrapper; the optimizer may exist already
     run.params = run_parameters(run)
 
@@ -153,14 +138,14 @@ def sync_weights(
         )
     modules = run_modules(run)
     held = [t for t in (*modules.parameters(), *modules.buffers()) if has_own_memory(t) and id(t) not in sent]
-    run.device.world.broadcast_tensors([t for t in held if not (is_dtensor(t) or is_sharded(t) or is_read_only(t))])
+    run.device.world.broadcast_tensors([t for t in held if not (is_strategy_tensor(t) or is_read_only(t))])
 
 class ReplicasDiffer(RuntimeError):
     "Signal that processes that each hold the whole model have different weights."
 
 def weight_checksums(run: RunState) -> dict[str, int]:
     "Return a checksum of each weight that all processes should have alike; none where each has its own part."
-    if run.device is None or run.device.world.is_single_process or run.device.divides_state: return {}
+    if run.device is None or not run.device.has_replicas: return {}
     sums = {}
     for name, p in run_modules(run).named_parameters():
         if p.layout is not torch.strided or p.is_meta or is_read_only(p): continue
@@ -190,7 +175,7 @@ def compare_checksums(
 
 def check_replicas(run: RunState):
     "Raise ReplicasDiffer if processes that each hold the whole model have different weights; a collective."
-    if run.device is None or run.device.world.is_single_process or run.device.divides_state: return
+    if run.device is None or not run.device.has_replicas: return
     compare_checksums(run.device.world.all_gather_object(weight_checksums(run)), run.state.global_step)
 
 def check_equal_lengths(
@@ -351,9 +336,10 @@ def create_engine_optimizer(learner: TrainerBase):
     if optimizer is not None and scheduler is None:
         run.made.given_groups = group_settings(optimizer)
 
-def prepare_engine(learner: TrainerBase, strategy: DeepSpeedModel):
-    "Build DeepSpeed's engine, which takes over the optimizer: an existing one, or one that its configuration describes."
+def hand_over_optimizer(learner: TrainerBase):
+    "Build the strategy's engine, which takes over the optimizer: an existing one, or one that its configuration describes."
     run = learner.run_state
+    strategy: Any = run.device.strategy
     if strategy.is_trainable and run.optimizer is strategy.optimizer: return
     for name, part, section, is_made in (
         ("the optimizer in optimizers=", learner.optimizers[0], "optimizer", strategy.makes_optimizer),
@@ -371,7 +357,7 @@ def prepare_engine(learner: TrainerBase, strategy: DeepSpeedModel):
     schedule = run.device.build_engine(None if strategy.makes_optimizer else before, run.state.max_steps)
     run.optimizer = strategy.optimizer
     if before is not None and before is not run.optimizer:
-        # DeepSpeed has made another one: that of its configuration again, or one for state on the host
+        # the engine has made another one: that of its configuration again, or one for state on the host
         for group, settings in zip(run.optimizer.param_groups, group_settings(before)):
             group.update(settings)
         if run.lr_scheduler is not None:
@@ -416,7 +402,7 @@ _REQUIRES_GRAD = operator.attrgetter("requires_grad")
 
 def compares_parameters(run: RunState) -> bool:
     "Return whether the optimizer holds the parameters of the model as the user sees them."
-    return run.optimizer is not None and run.device is not None and not run.device.divides_state
+    return run.optimizer is not None and run.device is not None and run.device.has_whole_run
 
 def discard_outdated_parts(learner: TrainerBase):
     "Discard what was made for modules, methods or parameters that the model no longer has."
@@ -460,7 +446,7 @@ def discard_former_parts(run: RunState):
     if run.has_begun: return
     changed = [] if run.device is None else changed_names(run.device.made_with, device_settings(run.args))
     if changed:
-        if run.device.divides_state:
+        if not run.device.has_whole_run:
             raise InvalidOperation(
                 f"learn.args.{changed[0]} was assigned after the model was divided among the processes, and would have no"
                 " effect. Assign the former value, or make a new Learner with this one."
@@ -586,7 +572,7 @@ def renew_initial_snapshot(run: RunState):
     """Take the initial snapshot again before the first step, since weights or attributes may have been changed: reset() goes
     back to the state with which training begins, and what is unchanged is shared."""
     initial = run.first.snapshot
-    if initial is None or not run.first.begins_run or run.state.global_step or run.device.divides_state: return
+    if initial is None or not run.first.begins_run or run.state.global_step or not run.device.has_whole_run: return
     # the journal begins anew with a reset
     known = initial.values["place"].events if initial.values["run"] == run.history.run_id else 0
     by_hand = [e for e in run.history.events[known:] if e["kind"] == "by hand" and not e["abandoned"]]
@@ -615,8 +601,8 @@ def prepare(learner: TrainerBase):
     with run.interrupts.opened():
         prepare_data(learner)
         discard_incomplete_optimizer(run)
-        if run.device.deepspeed is not None:
-            prepare_engine(learner, run.device.deepspeed)
+        if run.device.strategy.takes_optimizer:
+            hand_over_optimizer(learner)
         create_optimizer_and_schedule(learner)
         check_parameters(run)
         if run.first.snapshot is None and run.state.global_step == 0:
@@ -630,7 +616,7 @@ def is_prepared(learner: TrainerBase) -> bool:
     if not run.state.global_step or not edits.is_prepared or not edits.has_same_parts(run): return False
     if run.wrapped_model is None or run.loader is None or run.optimizer is None or run.lr_scheduler is None: return False
     # the special tokens of a tokenizer, and an engine, are compared each time
-    if learner.processing_class is not None or run.device.deepspeed is not None: return False
+    if learner.processing_class is not None or run.device.strategy.takes_optimizer: return False
     if run.loader.has_other_length() or have_changed(run.data.data_attributes): return False
     if run.device.is_outdated(run.model) or run.made.parameter_watch.have_other_kinds(): return False
     return learner._model_facts is None or own_forward(run.model) is run.made.inspected_forward

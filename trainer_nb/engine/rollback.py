@@ -18,7 +18,7 @@ import torch
 from ..core.errors import warn
 from ..core.content import has_same_bytes
 from ..device.collectives import World
-from ..device.sharding import is_dtensor, local_nbytes, to_local
+from ..device.sharding import is_strategy_tensor, local_nbytes, to_local
 from ..device.weight_storage import is_read_only
 from ..core.put import MISSING
 from ..core.nodes import ATOMS, has_own_memory, write_tensor
@@ -166,7 +166,7 @@ def _frozen_slots(model: torch.nn.Module) -> _Slots:
         (id(m._parameters), k): (m._parameters, k)
         for m in model.modules()
         for k, p in m._parameters.items()
-        if p is not None and not p.requires_grad and not is_dtensor(p) and not is_read_only(p)
+        if p is not None and not p.requires_grad and not is_strategy_tensor(p) and not is_read_only(p)
     }
 
 def _is_trained(slot: _Slot) -> bool: return getattr(slot[0].get(slot[1]), "requires_grad", False)
@@ -384,7 +384,7 @@ class FullBackup:
         copied = (*self.state.values(), *(group for _, group in self.groups))
         held = [v for o in copied for v in o.values() if isinstance(v, torch.Tensor)]
         params = [p for p in (self.run.params if self.weights is None else self.weights) if not is_read_only(p)]
-        now = [*params, *(part for v in held for part in ([v] if is_dtensor(v) else _plain_tensors(v)))]
+        now = [*params, *(part for v in held for part in ([v] if is_strategy_tensor(v) else _plain_tensors(v)))]
         if [id(t) for t in now] != [id(t) for t in self.tensors]:
             self.copies = [to_local(t).detach().clone() for t in now]
             self.tensors = now

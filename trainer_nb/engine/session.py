@@ -20,7 +20,7 @@ from ..core.errors import InvalidOperation, Paused, free_after_failure, install_
 from ..core.errors import release_traceback_after_cell, warn
 from ..core.interrupts import BATCH_WAIT, RUN_LOCK, InterruptGuard
 from ..core.seeding import preserve_generators
-from ..device.sharding import require_several_processes
+from ..device.strategy import require_several_processes
 from ..optim.schedules import replaced_rates
 from .counters import warn_once
 from .dataloaders import copied_attributes

@@ -15,8 +15,8 @@ import torch
 from ..args.training_args import PROCESS_FIELDS, without_subclass_fields
 from ..core.callbacks import exported_state
 from ..device.model_patches import PATCH_ARGS
-from ..device.deepspeed import MASTER, DeepSpeedModel, has_flat_state, torch_scale
-from ..device.sharding import copy_into, full_shape, is_dtensor, is_sharded, replicate_like, shard_like, to_local
+from ..device.deepspeed import MASTER, has_flat_state, torch_scale
+from ..device.sharding import copy_into, full_shape, is_strategy_tensor, state_like, to_local
 from ..device.weight_storage import ReadOnlyWeight, has_adapters, is_packed, is_read_only, is_spread
 from .snapshot_tensors import HostCopies, SharedCopies, Snapshot, is_shared, list_merged_adapters, to_gpu
 from .loss import describe_output
@@ -168,7 +168,7 @@ def frozen_base_weights(run: RunState, walk) -> dict:
         n: p
         for n, p in walk.named()
         if isinstance(p, torch.nn.Parameter) and not p.requires_grad and id(p) in mine and type(p) in PLAIN_TENSORS
-        and not is_sharded(p)
+        and not is_strategy_tensor(p)
     }
 
 def read_only_digests(run: RunState, walk: ModuleWalk) -> dict[str, str]:
@@ -270,7 +270,7 @@ def _check_model(run: RunState, snapshot: Snapshot):
     there = _model_tensors(snapshot)
     here = dict(walk.named())
     _check_read_only(run, walk, snapshot.values.get("read_only") or {})
-    if any(n.startswith("weights/") for n in snapshot.shapes) and not any(map(is_sharded, here.values())):
+    if any(n.startswith("weights/") for n in snapshot.shapes) and not any(map(is_strategy_tensor, here.values())):
         raise ValueError(
             "The snapshot holds one process's part of a run in shards (fsdp); take one with learn.snapshot(), called"
             " in all processes."
@@ -319,7 +319,7 @@ def _restore_model(run: RunState, snapshot: Snapshot):
             if n in cast and n in here and here[n].dtype != t.dtype:
                 here[n].data = t.to(here[n].device, copy=True)
                 continue
-            if n in here and (is_dtensor(here[n]) or is_sharded(here[n]) or _same_layout(here[n], t) and has_own_memory(here[n])):
+            if n in here and (is_strategy_tensor(here[n]) or _same_layout(here[n], t) and has_own_memory(here[n])):
                 copy_into(here[n], to_gpu(t, here[n].device))
     _restore_buffers(run, snapshot, there, apart)
     trainable = set(snapshot.values["trainable"])
@@ -345,8 +345,8 @@ def _optimizer_parameters(
             others[f"#{g}.{i}"] = p
     return names, others
 
-def _engine_of(run: RunState) -> DeepSpeedModel | None:
-    "Return the run's engine of DeepSpeed; None without one."
+def _engine_of(run: RunState) -> Any:
+    "Return the strategy if its engine holds the state of the optimizer; None otherwise."
     return None if run.device is None else run.device.engine
 
 def _capture_optimizer(run: RunState, tensors, values):
@@ -482,8 +482,7 @@ def _restore_optimizer_state(
     def copied(name: str, owner):
         p = params[owner]
         t = tensors[f"optimizer/{name}"]
-        if is_dtensor(p) and t.ndim:
-            return shard_like(p, t) if snapshot.shape_of(f"optimizer/{name}") == p.shape else replicate_like(p, t)
+        if is_strategy_tensor(p) and t.ndim: return state_like(p, t, snapshot.shape_of(f"optimizer/{name}"))
         device = torch.device("cpu") if name in saved["on_cpu"] else p.device
         there = before.get(p, {}).get(name.rpartition("/")[2])
         if type(there) is torch.Tensor and _same_layout(there, t) and there.device == device and has_own_memory(there):

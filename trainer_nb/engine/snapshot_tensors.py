@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import torch
 
 from ..core.content import has_same_bytes
-from ..device.sharding import full_shape, is_sharded, local_nbytes, to_local
-from ..device.weight_storage import WeightDigests
+from ..device.sharding import divided_shape, local_nbytes, to_local
+from ..device.weight_storage import WeightDigests, has_scale
 from .snapshot_file import SMALLEST, SnapshotFile, memory_for_copies
 from ..optim.optimizers import PLAIN_TENSORS
 
@@ -458,8 +458,8 @@ class HostCopies(dict):
         "Register a tensor for `fill` to copy. Raise TypeError for a tensor subclass with additional state."
         whole = t
         t = to_local(t)
-        if t is not whole and is_sharded(whole):
-            self.shapes[name] = full_shape(whole)
+        if (shape := divided_shape(whole)) is not None:
+            self.shapes[name] = shape
         if type(t) not in PLAIN_TENSORS:
             raise TypeError(f"{name} is a {type(t).__name__}, a kind of tensor that cannot be kept in a snapshot.")
         if t.layout is not torch.strided:
@@ -471,7 +471,7 @@ class HostCopies(dict):
             self[name] = unchanged
             return
         # a small one may be a part of a large memory, with which it would be pickled
-        if self.by_reference and t.is_cpu and not t.is_quantized and t.nbytes >= _LEAST_REFERENCE_BYTES:
+        if self.by_reference and t.is_cpu and not has_scale(t) and t.nbytes >= _LEAST_REFERENCE_BYTES:
             self[name] = t.detach()
             return
         if self.folder is not None and t.nbytes >= SMALLEST:

@@ -18,8 +18,7 @@ from ..core.callbacks import exported_state
 from ..core.seeding import FUNCTIONS, GENERATOR_TYPES
 from ..core.tree import OPTIMIZER, cached, has_state_dict, is_resource, of_library
 from ..data.sources import MapSource
-from ..device.deepspeed import ENGINE_ATTRIBUTES
-from ..device.sharding import FSDP_ATTRIBUTES, fsdp_attributes, module_class
+from ..device.strategy import WRAPPER_ATTRIBUTES, module_class, wrapper_attributes
 from .overrides import TrainerBase
 from .run_state import RunState
 
@@ -107,9 +106,9 @@ LEARNER = frozenset("""_train_dataset eval_dataset processing_class _learns_itse
 
 # what torch.compile and unwrap_compiled() leave on a module
 COMPILED = frozenset(("_compile_context", "_compiled_call_impl", "_is_torch_compile"))
-MODULE = ENGINE_ATTRIBUTES | COMPILED | {*vars(torch.nn.Module()), "_is_full_backward_hook", "_version", "forward"}
+MODULE = WRAPPER_ATTRIBUTES | COMPILED | {*vars(torch.nn.Module()), "_is_full_backward_hook", "_version", "forward"}
 # further attributes of modules of libraries: where a model was loaded from, and which warnings it has given
-LIBRARY_MODULE = MODULE | FSDP_ATTRIBUTES | {"name_or_path", "warnings_issued", "model_tags", "_is_hf_initialized"}
+LIBRARY_MODULE = MODULE | {"name_or_path", "warnings_issued", "model_tags", "_is_hf_initialized"}
 
 def declared(owner: object, name: str, default: Any) -> Any:
     "Return an attribute that an object or its class may define, without a call of `__getattr__`, which a learner has for hints."
@@ -157,7 +156,7 @@ def module_holder(
     if not kinds: return None
     if kinds in LIBRARY_KINDS:
         return Holder(name, module, kinds, LIBRARY_MODULE | put_there if put_there else LIBRARY_MODULE)
-    skip = MODULE | not_state(module) | put_there | fsdp_attributes(module)
+    skip = MODULE | not_state(module) | put_there | wrapper_attributes(module)
     return Holder(name, module, kinds, skip)
 
 def _named_modules(run: RunState) -> list[tuple[str, torch.nn.Module]]:

@@ -9,7 +9,7 @@ import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,10 +19,7 @@ from ..core.errors import warn
 from ..core.seeding import SEED_FORWARD, SEED_UPDATE, mix_seed, seed_all
 from ..data.collate import infer_batch_size, map_tensors, shallow_copy_batch
 from ..data.loader import MicroBatch
-from ..device.collectives import World, with_flags
 from ..device.model_patches import should_compile
-from ..device.sharding import clip_sharded_grad_norm
-from ..device.unused_parameters import sparse_zeros
 from .counters import ItemsUse, WatchedItems, add_tokens, count_step_tokens, warn_once, watched
 from .dataloaders import is_overridden
 from .loss import describe_output
@@ -60,11 +57,8 @@ def take_step(
     return commit_step(step)
 
 # %% ../../nbs/06_engine/20_step.ipynb #e2fb8b87
-_GRAD = operator.attrgetter("grad")
 _REQUIRES_GRAD = operator.attrgetter("requires_grad")
 _VERSION = operator.attrgetter("_version")
-_KIND = operator.attrgetter("dtype", "device", "requires_grad")
-_FOREACH_DEVICES = ("cpu", "cuda")
 
 class StepResult(NamedTuple):
     "Hold the results of a committed step."
@@ -112,7 +106,7 @@ class Step:
             restore_evaluated(run)
         if run.current.pending_logs:
             run.current.pending_logs = []
-        run.device.reshard()
+        run.device.strategy.reshard()
         for p in run.params:
             # gradients of a manual backward pass between two steps do not belong to this step
             p.grad = None
@@ -138,7 +132,7 @@ class Step:
         self.batches, self.items = get_offered_batches(self.learner, run.current.window)
         if self.must_check_items():
             self.items = watch_items(self.learner, self.items)
-        message = run.device.message
+        message = run.device.strategy.message
         self.tokens = count_step_tokens(self.learner, run.current.window, only_own=message is not None)
         if message is not None:
             message.count = self.tokens
@@ -162,10 +156,11 @@ class Step:
         # an override may omit the mode switch with which the method of the base class begins
         if self.is_override:
             run.modes.enter(run.wrapped_model, run.model)
-        # averaged with the last micro-batch, unless the settings request each; DeepSpeed marks the last one with it
+        # averaged with the last micro-batch, unless the settings request each
+        strategy = run.device.strategy
         is_last = self.num_done + 1 == len(run.current.window or ())
-        syncs = is_last or run.device.engine is None and bool(accelerator_option(run.args, "sync_each_batch"))
-        with run.device.sync_context(syncs, not self.num_done, self.loss):
+        syncs = is_last or strategy.averages_each and bool(accelerator_option(run.args, "sync_each_batch"))
+        with strategy.sync_context(syncs, not self.num_done, self.loss):
             batch = self.next_input()
             loss = self.training_step(run.wrapped_model, batch, self.items)
         self.add(loss)
@@ -219,17 +214,19 @@ class Step:
 
     def complete_gradients(self) -> None:
         "Average loss and gradients over the processes, and clip the gradients."
+        run = self.run
         if self.must_check_items():
             check_items_used(self)
-        if not self.run.device.world.is_single_process:
-            self.loss = sync_processes(self.run, self.loss)
-            if self.tokens is not None and self.run.device.message is not None:
-                self.tokens = self.run.device.message.total_count()
+        if not run.device.world.is_single_process:
+            strategy = run.device.strategy
+            self.loss = strategy.reduce(run.params, self.loss)
+            if run.args.ddp_broadcast_buffers is not False:
+                world = run.device.world
+                world.broadcast_tensors(run.copies.backups.adaptive.shared_buffers(world))
+            if self.tokens is not None and strategy.message is not None:
+                self.tokens = strategy.message.total_count()
             # what an optimizer or a callback draws in the update is the same in all processes with the same weights
-            world = self.run.device.world
-            shard = world.rank % world.num_shards if self.run.device.divides_state else 0
-            seed_all(mix_seed(self.run.args.seed, SEED_UPDATE, self.run.state.global_step, shard))
-        run = self.run
+            seed_all(mix_seed(run.args.seed, SEED_UPDATE, run.state.global_step, strategy.part))
         if self.is_override and run.device.engine is None and run.state.is_world_process_zero:
             if all(p.grad is None for p in run.params):
                 warn_once(
@@ -238,83 +235,11 @@ class Step:
                     " itself, self.accelerator.backward(loss), or returns super().training_step(...).",
                 )
         run.device.unscale(run.optimizer)
-        params = [p for p in run.params if p.grad is not None]
-        if run.device.sharded_model is not None:
-            self.norm, self.loss = clip_sharded_gradients(run, params, self.loss)
-        elif run.device.engine is None:
-            self.norm = clip_gradients(params, run.args.max_grad_norm)
-        # DeepSpeed clips in the update, and returns the norm after it
+        # an engine clips in the update, and returns the norm after it
+        self.norm, self.loss = run.device.strategy.clip(run.params, run.args.max_grad_norm, self.loss)
         fire_event(self.learner, "on_pre_optimizer_step")
         run.copies.backups.adaptive.user_state.before_update()
         gather_logs(self.learner)
-
-# %% ../../nbs/06_engine/20_step.ipynb #66dfe42c
-def sync_processes(
-    run: RunState,
-    loss: Any,  # the sum over the micro-batches of this process
-) -> Any:
-    "Average gradients, loss and buffers over all processes; return the loss, which may be deferred."
-    world = run.device.world
-    message = run.device.message
-    outside = run.device.unaveraged_parameters(run.params)
-    mean: Any
-    if message is not None:
-        mean = message.mean_loss()
-        # with one process these have no gradient, and the optimizer skips them
-        if run.device.has_unused:
-            for p in message.unused_by_all():
-                p.grad = None
-        average_gradients(outside, world)
-    elif run.device.sharded_model is not None:
-        # the loss is averaged with the norm
-        mean = loss
-        average_gradients(outside, world)
-    else:
-        unused = run.device.unused_parameters(run.params)
-        mean, unused_by_all = world.all_reduce_mean_async(loss, unused, len(run.params))
-        average_gradients(outside, world)
-        if unused:
-            for i in unused_by_all():
-                run.params[i].grad = None
-    if run.args.ddp_broadcast_buffers is not False:
-        world.broadcast_tensors(run.copies.backups.adaptive.shared_buffers(world))
-    return mean
-
-def average_gradients(
-    params: Sequence[torch.nn.Parameter],  # whose gradients the strategy does not average
-    world: World,
-) -> None:
-    """Average gradients over all processes, in one message for each dtype, and one more for each gradient that is
-    sparse in all processes that have it. One that no process has stays None."""
-    groups: dict[tuple, list[torch.nn.Parameter]] = {}
-    for p in params:
-        if p.requires_grad:
-            groups.setdefault((p.dtype, p.device), []).append(p)
-    for some in groups.values():
-        own = [p.grad for p in some]
-        missing = [i for i, grad in enumerate(own) if grad is None]
-        sparse = [i for i, grad in enumerate(own) if grad is not None and grad.is_sparse]
-        has_gradient = some[0].new_ones(len(some))
-        has_sparse = some[0].new_zeros(len(some))
-        for i in missing:
-            has_gradient[i] = 0
-        for i in sparse:
-            has_sparse[i] = 1
-        # the message is the same in all processes, whatever gradients they have
-        grads = [torch.zeros_like(p) if grad is None else grad.to_dense() for p, grad in zip(some, own)]
-        parts = [*(g.reshape(-1) for g in grads), has_gradient, has_sparse]
-        message = cast(torch.Tensor, world.all_reduce_mean(torch.cat(parts)))
-        *means, used, sparsely = message.split([part.numel() for part in parts])
-        for p, mean in zip(some, means):
-            p.grad = mean.view_as(p)
-        # where all are dense, those of the other processes are not all sparse either
-        if not missing and not sparse: continue
-        for p, grad, share, sparse_share in zip(some, own, used.tolist(), sparsely.tolist()):
-            if not share:
-                # with one process it has no gradient, and the optimizer skips it
-                p.grad = None
-            elif share == sparse_share:
-                p.grad = cast(torch.Tensor, world.all_reduce_mean(sparse_zeros(p) if grad is None else grad))
 
 # %% ../../nbs/06_engine/20_step.ipynb #165d6934
 def get_offered_batches(
@@ -385,69 +310,7 @@ def gather_logs(learner: TrainerBase) -> None:
     own_logs = [(to_numbers(logs), weight) for logs, weight in run.current.pending_logs]
     run.current.pending_logs = [part for parts in world.all_gather_object(own_logs) for part in parts]
 
-def clip_sharded_gradients(
-    run: RunState,
-    params: list[torch.nn.Parameter],  # with gradients
-    loss: Any,  # of this process
-) -> tuple[torch.Tensor, torch.Tensor]:
-    "Clip the gradients of a sharded model; return their norm before clipping and the mean loss, of one message."
-    world = run.device.world
-    unused = run.device.unused_parameters(run.params)
-    message = with_flags(world.as_tensor(loss), unused, len(run.params))
-    # those of a loss may be sparse, and such a gradient has no norm in torch
-    dense = [sparse_rows_param(p) for p in params]
-    norm, sums = clip_sharded_grad_norm(dense, run.args.max_grad_norm, world, message)
-    if unused:
-        # with one process these have no gradient, and the optimizer skips them
-        for p, count in zip(run.params, sums[1:].tolist()):
-            if count == world.size:
-                p.grad = None
-    return norm, sums[0] / world.size
 
-def clip_gradients(
-    params: Sequence[torch.Tensor],  # all of them with a gradient
-    limit: float,  # maximum norm; 0: no clipping
-) -> torch.Tensor:
-    "Clip gradients, some of which may be sparse; return their norm before clipping."
-    try:
-        return clip_dense_gradients(params, limit)
-    except NotImplementedError:
-        # torch has no norm of several sparse gradients
-        return clip_dense_gradients([sparse_rows_param(p) for p in params], limit)
-
-def is_below(norm: torch.Tensor, limit: float) -> bool:
-    "Return whether a norm is known, without waiting for a device, to be so far below a limit that the factor is 1."
-    # at half precision the factor has an error of 1 %
-    return norm.is_cpu and norm.item() < 0.98 * limit - 1e-5
-
-def clip_dense_gradients(
-    params: Sequence[torch.Tensor],  # all of them with a gradient
-    limit: float,  # maximum norm; 0: no clipping
-) -> torch.Tensor:
-    "Clip the gradients in place, exactly as torch.nn.utils.clip_grad_norm_ does; return their norm before clipping."
-    grads = list(map(_GRAD, params))
-    kinds = set(map(_KIND, grads))
-    is_plain = len(kinds) == 1 and set(map(type, grads)) == {torch.Tensor}
-    if not is_plain or grads[0].requires_grad or grads[0].device.type not in _FOREACH_DEVICES:
-        # torch groups the gradients by kind, and has other functions for subclasses and other devices
-        if limit > 0: return torch.nn.utils.clip_grad_norm_(params, limit)
-        return torch.nn.utils.get_total_norm(grads)
-    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
-    if limit > 0 and not is_below(norm, limit):
-        # limit / (norm + 1e-6), as a tensor computes it
-        factor = (norm + 1e-6).reciprocal() * limit
-        torch._foreach_mul_(grads, torch.clamp(factor, max=1.0))
-    return norm
-
-def sparse_rows_param(p: torch.Tensor) -> torch.Tensor:
-    """Return a stand-in whose gradient shares memory with the values of a sparse
-    gradient; return p itself if its gradient is dense."""
-    assert p.grad is not None
-    if p.grad.layout is not torch.sparse_coo: return p
-    p.grad = p.grad.coalesce()
-    stand_in = torch.zeros_like(p.grad._values())
-    stand_in.grad = p.grad._values()
-    return stand_in
 
 # %% ../../nbs/06_engine/20_step.ipynb #2b6a4993
 def commit_step(step: Step) -> StepResult:

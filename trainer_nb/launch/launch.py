@@ -18,7 +18,7 @@ from ..args.training_args import TrainingArguments
 from ..core.errors import InvalidOperation, warn
 from ..data.sampling import split_global_batch
 from ..device.collectives import world_size
-from ..device.sharding import require_several_processes
+from ..device.strategy import require_several_processes
 from ..device.weight_storage import check_placement
 from ..engine.given_parts import drop_loader
 from ..engine.overrides import TrainerBase

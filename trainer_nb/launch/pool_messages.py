@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
-from .message_channel import MessageChannel, decode_message
+from .outcomes import MessageChannel, decode_message
 from .outcomes import Died, Done, Failed, find_root_failure, make_failure
 from .serialization import release_packed, unpack_values
 

@@ -333,7 +333,7 @@ def run_function(replica: Replica, function: Callable[[TrainerBase], Any]) -> An
     finally:
         if run.device is not None:
             # the function may have called the model
-            run.device.reshard()
+            run.device.strategy.reshard()
 
 class FunctionResult(NamedTuple):
     "Hold what a function of the user has returned and changed, and what all processes have to have alike after it."
@@ -401,7 +401,7 @@ def call_function(replica: Replica, function: Callable[[TrainerBase], Any]) -> F
     replaced: the notebook and new processes have the former ones."""
     run = replica.learner.run_state
     # the parameters of a divided model are replaced when it is used
-    layers = None if run.device is None or run.device.divides_state else ModelLayers(run)
+    layers = None if run.device is None or not run.device.has_whole_run else ModelLayers(run)
     checksums = weight_checksums(run)
     settings = module_settings(run.model)
     edits = edits_of(run)
@@ -506,9 +506,9 @@ def replica_state(
         snapshot = next(s for s in reversed(run.parts.rewind_buffer.kept) if s.step == step)
     elif run.current.corrupted: return None
     else:
-        if run.device is not None and run.device.sharded_model is not None:
+        if run.device is not None:
             # a step under way has gathered some layers
-            run.device.sharded_model.register_shards()
+            run.device.strategy.register_parts()
         snapshot = capture_snapshot(run)
     try:
         history.fetch()
@@ -561,7 +561,7 @@ def final_initial_snapshot(
     run = replica.learner.run_state
     initial = run.first.snapshot
     is_known = initial is None or capture_id(initial) == known
-    if run.device is not None and run.device.divides_state:
+    if run.device is not None and not run.device.has_whole_run:
         # each process has captured its part at a time of its own; the kernel has that of the main process
         is_known = run.device.world.broadcast_object(is_known)
         initial = None if is_known else gather_snapshot(initial, run.device.world)
@@ -576,7 +576,7 @@ def final_state(replica: Replica) -> FinalState | None:
         snapshot = capture_final_state(replica)
     finally:
         # alike on all processes, also if one of them has failed
-        if run.device is not None and run.device.release_averaging():
+        if run.device is not None and run.device.strategy.release_averaging():
             run.discard("wrapped_model")
     return None if snapshot is None else FinalState.of(snapshot, run.first.snapshot)
 
@@ -589,7 +589,7 @@ def capture_final_state(replica: Replica) -> Snapshot | None:
         # this process, and its thread, are about to end
         run.parts.uploader.free(run.interrupts)
     close_callbacks(run)
-    if run.device is not None and run.device.divides_state:
+    if run.device is not None and not run.device.has_whole_run:
         # a collective operation: all processes take part
         snapshot = gather_snapshot(capture_snapshot(run, by_reference=True), run.device.world)
         return snapshot if replica.is_reporting else None

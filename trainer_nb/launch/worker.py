@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from .message_channel import MessageChannel, decode_message
+from .outcomes import MessageChannel, decode_message
 from .outcomes import make_failure, run_and_report
 from .serialization import keep_own_classes, unpack_values
 

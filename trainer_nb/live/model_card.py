@@ -17,7 +17,7 @@ from ..args.parallel import accelerator_option
 from ..args.training_args import TrainingArguments, hide_tokens
 from ..core.callbacks import TrainerState
 from ..core.errors import warn
-from ..device.sharding import module_class
+from ..device.strategy import module_class
 from ..display.tables import markdown_table
 
 # %% ../../nbs/10_live/04_model_card.ipynb #676a67c2

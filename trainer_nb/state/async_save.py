@@ -33,7 +33,6 @@ from ..engine.snapshot_fields import FIELD_KEEPERS
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.tasks import run_tasks_now
 from ..device.collectives import MainProcessFailed
-from ..device.sharding import ShardedModel
 from .checkpoint import ShardFiles, collect_checkpoint, saves_itself, write_checkpoint, write_shards
 from .checkpoint_dirs import MANIFEST_NAME, CorruptCheckpoint, atomic_directory, checkpoint_run_id
 from .checkpoint_dirs import fsync_path, invalidate, invalidate_abandoned, list_checkpoints, move_aside
@@ -220,7 +219,7 @@ def start_saving(
     "Take a snapshot and start writing it; return whether this process writes."
     run = learner.run_state
     saver = get_saver(run)
-    sharded = run.device.divides_state
+    sharded = not run.device.has_whole_run
     if not (is_checkpoint_writer(run) or sharded): return False   # one process writes for all
     if sharded and saves_itself(run.model):
         raise ValueError(
@@ -238,9 +237,9 @@ def start_saving(
     # an override may gather the weights, for which all processes are needed
     live = save_to_temp_dir(learner) if sharded and overrides_save(learner) else None
     shards = None
-    model = run.device.sharded_model
-    if model is not None and model.config.separate_files:
-        shards = stage_shards(run, model, snapshot, place)
+    like = run.device.strategy.files_like
+    if like is not None:
+        shards = stage_shards(run, like, snapshot, place)
         left = {n: t for n, t in snapshot.tensors.items() if n not in snapshot.shapes}
         snapshot = Snapshot(left, snapshot.values | {"shapes": {}})
     elif sharded:
@@ -258,7 +257,7 @@ def start_saving(
         raise
     return True
 
-def stage_shards(run: RunState, model: ShardedModel, snapshot: Snapshot, place: Path) -> ShardFiles:
+def stage_shards(run: RunState, like: torch.Tensor, snapshot: Snapshot, place: Path) -> ShardFiles:
     "Write the shards of all processes beside a checkpoint's folder. Raise SaveFailed in all of them if one cannot."
     folder = place.parent / f".{place.name}.shards-{run.history.run_id}"
     def make():
@@ -268,7 +267,7 @@ def stage_shards(run: RunState, model: ShardedModel, snapshot: Snapshot, place: 
         folder.mkdir(parents=True)
     try:
         run.device.world.run_on_main(make)
-        return write_shards(snapshot, model.example, folder, run.device.world)
+        return write_shards(snapshot, like, folder, run.device.world)
     except (OSError, MainProcessFailed) as error:
         raise SaveFailed(describe_save_failure(place, error)) from error
 

@@ -18,7 +18,7 @@ from ..core.columns import append_rows, columns_to_lists, copy_rows
 from ..core.records import StepRange, step_bounds
 from ..core.errors import short_repr
 from ..core.history import History, store_event
-from ..device.sharding import require_unsharded
+from ..device.strategy import require_unsharded
 from ..display.charts import Chart
 from ..display.panels import LineSeries, Marker, Panel
 from ..display.svg import pair_colors

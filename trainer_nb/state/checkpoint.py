@@ -10,14 +10,14 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 
 from ..core.log_file import to_plain_data
 from ..data.collate import is_identical
 from ..device.collectives import SINGLE_PROCESS, World
-from ..device.sharding import shard_dim, shard_rows
+from ..device.sharding import arranged_like, part_shape
 from ..device.weight_storage import has_adapters, stored_value
 from ..engine.snapshot_tensors import Snapshot, is_shared, tensor_digest
 from ..engine.run_state import RunState
@@ -26,10 +26,6 @@ from .checkpoint_dirs import CorruptCheckpoint, read_manifest, verify_checkpoint
 from .encoding import decode_value, encode_value
 from .model_files import PretrainedModel, adapter_names, adapter_state_keys
 from .model_files import unchanged_base_names, write_weights
-
-# %% ../../nbs/07_state/03_checkpoint.ipynb #3bc666c0
-if TYPE_CHECKING:
-    from torch.distributed.tensor import DTensor
 
 # %% ../../nbs/07_state/03_checkpoint.ipynb #2eb93522
 def state_dict_entries(
@@ -122,18 +118,9 @@ class ShardFiles(NamedTuple):
     folder: Path  # beside the checkpoint, to be moved into it
     names: dict[str, tuple[str, tuple[int, ...]]]  # name in the snapshot -> data type and full shape
 
-def _distributed(parts: dict[str, torch.Tensor], shapes: dict, like: DTensor) -> dict[str, torch.Tensor]:
-    "Return shards as tensors of which torch knows where they belong."
-    from torch.distributed.tensor import DTensor
-    return {
-        n: DTensor.from_local(t, like.device_mesh, like.placements, run_check=False, shape=torch.Size(shapes[n]),
-                              stride=torch.empty(shapes[n], device="meta").stride())
-        for n, t in parts.items()
-    }
-
 def write_shards(
     snapshot: Snapshot,  # with shards
-    like: DTensor,  # a sharded parameter of the model
+    like: torch.Tensor,  # a sharded parameter of the model
     folder: Path,  # empty, visible to all processes
     world: World,  # all its processes must call this
 ) -> ShardFiles:
@@ -142,7 +129,7 @@ def write_shards(
     parts = {n: snapshot.tensors[n].contiguous() for n in snapshot.shapes}
     try:
         dcp.save(
-            _distributed(parts, snapshot.shapes, like),
+            {n: arranged_like(like, t, snapshot.shapes[n]) for n, t in parts.items()},
             storage_writer=dcp.HuggingFaceStorageWriter(str(folder), save_distributed=True),
             process_group=world.cpu_group,
         )
@@ -155,20 +142,15 @@ def write_shards(
 def read_shards(
     folder: Path,
     names: dict,  # as of `ShardFiles`
-    like: DTensor | None,  # a sharded parameter: return the shards of this process; None: full tensors
+    like: torch.Tensor | None,  # a sharded parameter: return the shards of this process; None: full tensors
     world: World,  # with `like`, all its processes must call this
 ) -> dict[str, torch.Tensor]:
     "Read the tensors that several processes have written, in as many processes as there are now."
     import torch.distributed.checkpoint as dcp
     def empty(dtype: str, shape) -> torch.Tensor:
-        rows = shape[0]
-        if like is not None:
-            dim = shard_dim(like)
-            own = shard_rows(rows, like.device_mesh.get_local_rank(dim), like.device_mesh.size(dim))
-            rows = own.stop - own.start
-        return torch.empty((rows, *shape[1:]), dtype=getattr(torch, dtype))
+        return torch.empty(part_shape(like, shape), dtype=getattr(torch, dtype))
     parts = {n: empty(*kind) for n, kind in names.items()}
-    state = parts if like is None else _distributed(parts, {n: shape for n, (_, shape) in names.items()}, like)
+    state = parts if like is None else {n: arranged_like(like, t, names[n][1]) for n, t in parts.items()}
     dcp.load(
         state,
         storage_reader=dcp.HuggingFaceStorageReader(str(folder)),
@@ -309,7 +291,7 @@ def verify_resumable(folder: Path) -> dict:
 
 def read_checkpoint(
     folder: str | Path,
-    like: DTensor | None = None,  # as for `read_shards`; every process has to call this then
+    like: torch.Tensor | None = None,  # as for `read_shards`; every process has to call this then
     world: World = SINGLE_PROCESS,
 ) -> Snapshot:
     "Read the snapshot in a folder without unpickling; raise CorruptCheckpoint if the folder is incomplete or altered."
@@ -319,7 +301,7 @@ def read_checkpoint(
 
 def read_snapshot_files(
     folder: Path, written: dict,
-    like: DTensor | None = None,  # as for `read_shards`
+    like: torch.Tensor | None = None,  # as for `read_shards`
     world: World = SINGLE_PROCESS,
 ) -> Snapshot:
     "Return the snapshot that run.json describes."

@@ -25,7 +25,7 @@ from ..args.fields import is_given
 from ..args.training_args import TrainingArguments
 from ..core.errors import InvalidOperation, warn
 from ..core.seeding import GENERATORS_AT_IMPORT
-from ..device.sharding import require_unsharded
+from ..device.strategy import require_unsharded
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import hide_token
 from ..engine.settings import SETTABLE

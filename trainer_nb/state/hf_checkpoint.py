@@ -35,7 +35,7 @@ from .checkpoint_dirs import CorruptCheckpoint, has_manifest, write_manifest
 from .hf_optimizer import convert_optimizer_state, convert_scheduler_state
 from .hf_optimizer import describe_group_differences, regroup, split_optimizer_state
 from .hf_optimizer import to_named_state_dict, to_torch_state_dict, trainer_param_groups
-from .model_files import FSDP_OPTIMIZER, read_distributed, read_torch_file, read_weights_for_model
+from .model_files import DISTRIBUTED_OPTIMIZER, read_distributed, read_torch_file, read_weights_for_model
 
 # %% ../../nbs/07_state/05_hf_checkpoint.ipynb #f57daa04
 def trainer_layout_info(learner: TrainerBase) -> dict:
@@ -59,7 +59,7 @@ def trainer_layout_info(learner: TrainerBase) -> dict:
     return {
         "by_rule": by_rule,
         "callbacks": {k: v[0] if len(v) == 1 else v for k, v in held.items()},
-        "sharded": learner.run_state.device.sharded_model is not None,
+        "by_name": learner.run_state.device.strategy.has_named_files,
     }
 
 
@@ -89,13 +89,13 @@ def write_torch_files(package: CheckpointContents, folder: Path, groups: list[di
     "Write the files that the Trainer writes with torch."
     snapshot, args = package.snapshot, package.snapshot.values["args"]
     if "lr_lambdas" in schedule: schedule = schedule | {"lr_lambdas": [{} for _ in groups]}
-    is_sharded = package.about["trainer"]["sharded"]
-    optimizer = to_torch_state_dict(snapshot, groups, by_name=is_sharded)
-    if is_sharded:
+    by_name = package.about["trainer"]["by_name"]
+    optimizer = to_torch_state_dict(snapshot, groups, by_name=by_name)
+    if by_name:
         # the Trainer has other files for a sharded model, and reads no others
         weights = {k: snapshot.tensors[e] if isinstance(e, str) else e for k, e in package.entries.items()}
         save_plain(weights, folder / "pytorch_model_fsdp.bin")
-        save_plain(optimizer, folder / FSDP_OPTIMIZER_NAME)
+        save_plain(optimizer, folder / NAMED_OPTIMIZER)
     else:
         save_plain(optimizer, folder / "optimizer.pt")
     save_plain(schedule, folder / "scheduler.pt")
@@ -104,7 +104,7 @@ def write_torch_files(package: CheckpointContents, folder: Path, groups: list[di
     torch.save(seeded_rng_states(mix_seed(args["seed"], SEED_FORWARD, snapshot.step, 0)), folder / "rng_state.pth")
 
 # of a sharded model, with parameters by name
-FSDP_OPTIMIZER_NAME = "optimizer.bin"
+NAMED_OPTIMIZER = "optimizer.bin"
 
 
 def seeded_rng_states(
@@ -280,9 +280,9 @@ def read_torch_files(
     unpickle: bool = False,  # as for `check_unpickle`
 ) -> dict:
     "Read the torch files, None for a missing scaler; raise CorruptCheckpoint if a file is missing or not plain."
-    has_shards = (folder / FSDP_OPTIMIZER[0]).is_dir()
-    of_fsdp = has_shards or (folder / FSDP_OPTIMIZER_NAME).is_file()
-    for name in ("scheduler.pt",) if of_fsdp else ("optimizer.pt", "scheduler.pt"):
+    has_shards = (folder / DISTRIBUTED_OPTIMIZER[0]).is_dir()
+    by_name = has_shards or (folder / NAMED_OPTIMIZER).is_file()
+    for name in ("scheduler.pt",) if by_name else ("optimizer.pt", "scheduler.pt"):
         if not (folder / name).is_file():
             raise CorruptCheckpoint(
                 f"{folder} has no {name}, so it has no state to continue from: it was written with save_only_model=True,"
@@ -293,9 +293,9 @@ def read_torch_files(
         for n in ("optimizer", "scheduler", "scaler")
     }
     if has_shards:
-        found["optimizer"] = read_distributed(folder, FSDP_OPTIMIZER, unpickle)
-    elif of_fsdp:
-        found["optimizer"] = read_torch_file(folder / FSDP_OPTIMIZER_NAME)
+        found["optimizer"] = read_distributed(folder, DISTRIBUTED_OPTIMIZER, unpickle)
+    elif by_name:
+        found["optimizer"] = read_torch_file(folder / NAMED_OPTIMIZER)
     if not _is_optimizer_state(found["optimizer"]):
         raise CorruptCheckpoint(f"{folder / 'optimizer.pt'} does not hold the state of an optimizer.")
     if not isinstance(found["scheduler"], dict):

@@ -157,7 +157,7 @@ def _check_entries(kind: str, name: str, p, has, kept):
 # group settings that select the implementation of the update
 OPTIMIZER_FLAGS = ("fused", "foreach", "capturable", "differentiable")
 # bitsandbytes hides quantized state in a dictionary under this key
-_QUANTIZED_STATE = "__bnb_optimizer_quant_state__"
+_PACKED_STATE = "__bnb_optimizer_quant_state__"
 
 def to_named_state_dict(
     file,
@@ -173,7 +173,7 @@ def to_named_state_dict(
         raise ValueError("optimizer.pt keeps something for parameters that are in none of its groups")
     # Entries that are None stay: some optimizers reinitialize a parameter if one of its entries is missing.
     def unwrapped(held: dict) -> dict:
-        return {k: v for k, v in held.items() if k != _QUANTIZED_STATE} | held.get(_QUANTIZED_STATE, {})
+        return {k: v for k, v in held.items() if k != _PACKED_STATE} | held.get(_PACKED_STATE, {})
     return groups, {numbers[i]: unwrapped(held) for i, held in file["state"].items()}
 
 def match_parameter_order(

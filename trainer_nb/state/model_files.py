@@ -17,8 +17,8 @@ from ..args.args_files import JSON_FILE, args_to_json
 from ..args.training_args import TrainingArguments
 from ..core.nodes import TensorNode
 from ..device.collectives import SINGLE_PROCESS, World
-from ..device.sharding import full_shape, gather_full, is_sharded, to_local
-from ..device.weight_storage import has_adapters, read_only_weights
+from ..device.sharding import divided_shape, gather_full, to_local
+from ..device.weight_storage import has_adapters, has_scale, read_only_weights
 from ..engine.snapshot_tensors import Snapshot, has_same_bytes, tensor_digest
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
@@ -45,7 +45,7 @@ def with_own_memory(state: Mapping[str, Any]) -> dict[str, Any]:
     other users; {} if there are none. Tied entries, which are one object, stay one."""
     tensors = {
         id(t): t for t in state.values()
-        if type(t) in PLAIN_TENSORS and t.layout is torch.strided and not t.is_meta and not t.is_quantized and t.numel()
+        if type(t) in PLAIN_TENSORS and t.layout is torch.strided and not t.is_meta and not has_scale(t) and t.numel()
     }
     users = Counter((t.device, t.untyped_storage().data_ptr()) for t in tensors.values())
     copies = {
@@ -80,7 +80,7 @@ def full_state_dict(
     for v in state.values():
         if id(v) in found: continue
         part = to_local(v).detach().to("cpu", copy=True)
-        found[id(v)] = gather_full(part, full_shape(v), world) if is_sharded(v) else part
+        found[id(v)] = part if (shape := divided_shape(v)) is None else gather_full(part, shape, world)
     return {k: found[id(v)] for k, v in state.items()} if world.is_main_process else {}
 
 # %% ../../nbs/07_state/02_model_files.ipynb #2a94eaf5
@@ -273,8 +273,8 @@ def read_torch_file(path: Path):
     raise CorruptCheckpoint(f"{path} {problem}.")
 
 # the Trainer's folders of shards, with the name of their content
-FSDP_WEIGHTS = "pytorch_model_fsdp_0", "model"
-FSDP_OPTIMIZER = "optimizer_0", "optimizer"
+DISTRIBUTED_WEIGHTS = "pytorch_model_fsdp_0", "model"
+DISTRIBUTED_OPTIMIZER = "optimizer_0", "optimizer"
 
 def check_unpickle(
     folder: Path,
@@ -290,11 +290,11 @@ def check_unpickle(
 
 def has_distributed_weights(folder: str | Path) -> bool:
     "Return whether the weights in a folder are in shards of torch.distributed.checkpoint."
-    return Path(folder, FSDP_WEIGHTS[0]).is_dir()
+    return Path(folder, DISTRIBUTED_WEIGHTS[0]).is_dir()
 
 def read_distributed(
     folder: Path,
-    part: tuple[str, str],  # FSDP_WEIGHTS or FSDP_OPTIMIZER
+    part: tuple[str, str],  # DISTRIBUTED_WEIGHTS or DISTRIBUTED_OPTIMIZER
     unpickle: bool,  # as for `check_unpickle`
 ) -> dict:
     "Read full tensors from the shards of torch.distributed.checkpoint, in this process alone."
@@ -321,7 +321,7 @@ def read_weights(
     from safetensors import SafetensorError
     from safetensors.torch import load_file
     folder = Path(folder)
-    if has_distributed_weights(folder): return read_distributed(folder, FSDP_WEIGHTS, unpickle)
+    if has_distributed_weights(folder): return read_distributed(folder, DISTRIBUTED_WEIGHTS, unpickle)
     files = [
         p for p in sorted(folder.glob("*.safetensors")) if p.name not in ("optimizer.safetensors", "rest.safetensors")
     ]

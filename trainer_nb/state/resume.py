@@ -358,13 +358,13 @@ def read_snapshot(
     if is_engine_checkpoint(folder):
         check_engine_checkpoint(run, folder, unpickle)
         return read_engine_checkpoint(learner, folder)
-    sharded = run.device.sharded_model if everywhere and run.device is not None else None
+    like = run.device.strategy.example if everywhere and run.device is not None else None
     if is_trainer_checkpoint(folder):
         snapshot = read_trainer_checkpoint(learner, folder, unpickle)
-    elif sharded is None:
+    elif like is None:
         snapshot = read_checkpoint(folder)
     else:
-        snapshot = read_checkpoint(folder, sharded.example, run.device.world)
+        snapshot = read_checkpoint(folder, like, run.device.world)
     return add_base_weights(run, snapshot)
 
 # %% ../../nbs/07_state/10_resume.ipynb #25ec93a9
@@ -479,7 +479,7 @@ def assign_weights(
     if isinstance(values, dict):
         return restore_fields(learner.run_state, Snapshot(tensors, values), best_fields(learner))
     own = learner.model.state_dict(keep_vars=True)
-    if not learner.run_state.device.divides_weights:
+    if learner.run_state.device.strategy.has_whole_weights:
         learner.model.load_state_dict(tensors, strict=False)
     else:
         for k, t in tensors.items():

@@ -25,7 +25,7 @@ from ..data.collate import infer_batch_size, map_tensors
 from ..data.loader import MicroBatch, ResumableLoader
 from ..data.sampling import Cursor
 from ..device.accelerator import unwrap
-from ..device.sharding import require_several_processes, require_unsharded
+from ..device.strategy import require_several_processes, require_unsharded
 from ..diagnostics.interpret import get_eval_loader, unchanged_data
 from ..diagnostics.isolated import ConstantSchedule, cancellable, isolated_training
 from ..display.panels import LineSeries, Marker, Panel

@@ -133,7 +133,7 @@ def held_out_loss(learner: TrainerBase) -> float | None:
         model = unwrap(run.wrapped_model)
         total = torch.zeros(2, dtype=torch.float64, device=run.device.device)
         share = world.rank_shard._replace(turns=True)
-        for k, (batch, n) in enumerate(EvalBatches(learner, loader, share, run.device.divides_weights)):
+        for k, (batch, n) in enumerate(EvalBatches(learner, loader, share, not run.device.strategy.has_whole_weights)):
             if k >= EVAL_BATCHES * world.size: break
             if batch is None: continue
             loss = learner.prediction_step(model, batch, True)[0]
