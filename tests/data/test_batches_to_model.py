@@ -2,12 +2,12 @@
 import random
 
 import numpy as np
-import pytest
-import torch
+import pytest, torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
 
 from trainer_nb import Learner
+from trainer_nb.device.strategy import Strategy
 from trainer_nb.data.collate import to_device
 from trainer_nb.core.seeding import set_seed
 from toys import Augmented, collate, hard_learner
@@ -47,7 +47,7 @@ def test_batches_go_to_a_gpu_through_pinned_memory(sent):
 def test_the_setting_decides_for_every_kind_of_data(sent, pin):
     "Also for an iterable, which no loader could pin. The number of labels is always sent without waiting."
     learn = hard_learner(dataloader_pin_memory=pin, compute_loss_func=lambda outputs, labels, num_items_in_batch: outputs["logits"].sum())
-    learn.run_state.device = type("Device", (), {"device": torch.device("cuda", 0), "deepspeed": None})()
+    learn.run_state.device = type("Device", (), {"device": torch.device("cuda", 0), "strategy": Strategy(None)})()
     learn._prepare_inputs((torch.zeros(3), torch.zeros(2)))
     assert sent == [(pin, pin)] * 2
     assert learn.count_items([{"labels": torch.tensor([1, -100, 2])}, {"labels": torch.tensor([-100])}]) == 2

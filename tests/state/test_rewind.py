@@ -648,7 +648,7 @@ def test_an_assigned_method_is_the_reason():
 
 
 def test_an_attribute_that_an_override_reads_is_in_the_journal():
-    "A replay begins behind its assignment, and the value stays; one that is equal, or that no code reads, is no change."
+    "A replay begins behind its assignment, and the value stays; one that is equal is no change."
     class Scaled(Learner):
         factor = 1.0
         def __init__(self, *args, **settings):
@@ -661,7 +661,7 @@ def test_an_attribute_that_an_override_reads_is_in_the_journal():
     for one in (learn, like):
         one.factor = 0.5
         one.step(2)
-        one.factor, one.note = 0.5, "read by no code"
+        one.factor = 0.5
         assert not one.journal
         one.factor = 0.25
         one.step(3)

@@ -60,18 +60,15 @@ class Past:
         self.steps, self.losses, norms, self.rates, unknown, _ = (column[kept] for column in columns.values())
         self.norms = np.where(unknown & 2, 0.0, norms)
 
-    @property
-    def present(self) -> int: return self.run.state.global_step
-
-    def go_to(self, step: int) -> None:
+    def go_to(self, step: int, seen: str = "") -> None:
         "Bring the copy to the state after a step. Raise Unavailable if no snapshot leads there."
         learner, copy = self.learner, self.learner.run_state
         # snapshots are those of the run itself
         learner.run_state = self.run
         try:
-            base = require_base_snapshot(learner, self.present - step, step)
+            base = require_base_snapshot(learner, self.run.state.global_step - step, step)
         except ValueError as error:
-            raise Unavailable(str(error)) from None
+            raise Unavailable(f"{seen}{error}") from None
         finally:
             learner.run_state = copy
         restore_fields(copy, base, [name for name in FIELD_KEEPERS if name in (*SHARED_FIELDS, "args")])
@@ -107,7 +104,7 @@ def lost_weights(run: RunState) -> list[str]:
     "Return the names of the weights and buffers that are not finite."
     # a buffer may hold infinities on purpose, as a mask does
     buffers = [name for name, t in run.model.named_buffers() if t.is_floating_point() and math.isnan(reach(t)[0])]
-    return [name for name, p in run.model.named_parameters() if p.requires_grad and not is_finite(p)] + buffers
+    return [name for name, p in run.model.named_parameters() if not is_finite(p)] + buffers
 
 def are_gradients_finite(run: RunState) -> bool:
     return all(is_finite(p.grad) for p in run.params if p.grad is not None)
@@ -171,12 +168,10 @@ def failing_rows(
         return search(rows[:len(rows) // 2]) + search(rows[len(rows) // 2:])
 
     try:
-        # as with values that overflow
         if n > 8 and all(fails([row]) for row in range(0, n, n // 4)): return [*range(n)]
         rows = search([*range(n)])
-    except Unavailable:
-        raise
     except Exception as error:
+        if isinstance(error, Unavailable): raise
         raise Unavailable(f"the model takes no part of the batch ({type(error).__name__}: {error})") from error
     finally:
         run.current.window = found.window
@@ -198,8 +193,8 @@ def name_samples(past: Past, found: Traced, rows: Sequence[int], n: int) -> str:
     indexes = past.samples_of(found.window, found.micro_batch)
     known = indexes is not None and len(indexes) == n
     names = names_in_short([str(indexes[row] if known else row) for row in rows])
-    of = "" if known else f" of micro-batch {found.micro_batch + 1}"
-    return f"sample{'s' if len(rows) > 1 else ''} {names}{of}"
+    return f"sample{'s' if len(rows) > 1 else ''} {names}{'' if known else f' of micro-batch {found.micro_batch + 1}'}"
+
 def without_samples(past: Past, found: Traced, rows: Sequence[int], n: int) -> str:
     "Return the line that leaves samples out of the training data."
     data = past.learner.train_dataset
@@ -261,7 +256,7 @@ NO_VALUE = {
     **dict.fromkeys(("norm", "vector_norm"), ("of zeros, where it has no slope", "(x.square().sum(-1) + 1e-12).sqrt()")),
     **dict.fromkeys(("div", "truediv", "rtruediv", "rdiv", "reciprocal"), ("by 0", "x / (y + 1e-8)")),
     **dict.fromkeys(("softmax", "log_softmax", "scaled_dot_product_attention"),
-                    ("of a row whose entries are all masked", "torch.nan_to_num(x.softmax(-1)), or leave one entry unmasked")),
+                    ("of a row whose entries are all masked", "a mask that leaves one entry of each row")),
     "exp": ("of a large number", "(x - x.amax(-1, keepdim=True)).exp()"),
     **dict.fromkeys(("acos", "asin"), ("of 1 or -1, where its slope is infinite", "x.clamp(-1 + 1e-6, 1 - 1e-6).{}()")),
     **dict.fromkeys(("pow", "rpow"), ("of 0 or of a large number", "x.clamp(min=1e-8) ** y")),
@@ -273,7 +268,7 @@ def first_lost_step(past: Past) -> int | None:
     # a loss scaler skips steps with infinite gradients, and goes on
     if past.run.device.scaler is None: lost |= ~np.isfinite(past.norms)
     if lost.any(): return int(past.steps[lost.argmax()])
-    return past.present if lost_weights(past.run) else None
+    return past.run.state.global_step if lost_weights(past.run) else None
 
 def describe_failure_of(past: Past, first: int) -> str:
     "Describe what is not finite in a step."
@@ -287,16 +282,21 @@ def values_stay_finite(past: Past) -> Finding | None:
     first = first_lost_step(past)
     if first is None: return None
     seen = describe_failure_of(past, first)
-    past.go_to(first - 1)
+    past.go_to(first - 1, f"{seen}, and ")
+    names = lost_weights(past.learner.run_state)
+    by_hand = any(e["kind"] == "by hand" and not e["abandoned"] and e["step"] == first - 1 for e in past.run.history.events)
     # the update before has made them so
-    if (names := lost_weights(past.learner.run_state)) and first > 1:
+    if names and first > 1 and not by_hand:
         first -= 1
         past.go_to(first - 1)
-    if names and (names := lost_weights(past.learner.run_state)):
+        names = lost_weights(past.learner.run_state)
+    if names:
+        # nothing uses them
+        if np.isfinite(past.losses).all(): return None
         return Finding(
             "error", f"{seen}: {names_in_short(names)} was not finite before it",
             "the weights with which the run began, or which were changed by hand, are NaN or infinite",
-            "look at what initializes or loads them",
+            f"learn.rewind(to={first - 2})" if by_hand and first > 1 else "look at what initializes or loads them",
         )
     step, found = trace_step(past)
     if found is None: return lost_in_update(past, step, first, seen)
@@ -307,37 +307,36 @@ def lost_in_step(past: Past, found: Traced, first: int, seen: str) -> Finding:
     "Describe a step whose loss or gradients are not finite."
     batch = found.window[found.micro_batch].batch
     n = infer_batch_size(batch) or 0
-    if rows := lost_rows(batch):
+    rows = lost_rows(batch)
+    failing, which = [], ""
+    try:
+        failing = failing_rows(past, found)
+        which = f", for {name_samples(past, found, failing, n)}"
+    except Unavailable as error:
+        which = f" ({error})"
+    # a mask has infinities on purpose, in samples that do not fail
+    if rows and (not failing or rows == failing):
         which = name_samples(past, found, rows, n)
         return Finding(
             "error", f"{seen}: {which} of the training data has inputs or targets that are NaN or infinite",
             "every output and every gradient that such a number reaches is not finite either",
             f"learn.rewind(to={first - 1}); {without_samples(past, found, rows, n)}",
         )
-    try:
-        which = f", for {name_samples(past, found, failing_rows(past, found), n)}"
-    except Unavailable as error:
-        which = f" ({error})"
     origin = found.origin
     where = "no operation could be named" if origin is None else str(origin)
     seen = f"{seen}: {where}{which}"
     if (tried := try_settings(past, first)) is not None: return too_large_steps(past, tried, first, seen)
     operation = "" if origin is None else origin.place.operation
-    back = f"learn.rewind(to={first - 1})"
     if operation in NO_VALUE:
         why, form = NO_VALUE[operation]
-        return Finding(
-            "error", seen, f"there is no finite {'gradient' if origin.phase == 'backward' else 'value'} {why}",
-            f"{form.format(operation)} in place of it, then {back}",
-        )
-    if origin is not None and origin.place.dtype is torch.float16:
-        return Finding(
-            "error", seen, "float16 has no numbers above 65,504", f"compute it in float32 or bfloat16, then {back}",
-        )
-    return Finding(
-        "error", seen, "a smaller rate does not prevent it, so the operation or the samples are the cause",
-        f"look at {'the model' if origin is None or not origin.place.layer else origin.place.layer}, then {back}",
-    )
+        meaning = f"there is no finite {'gradient' if origin.phase == 'backward' else 'value'} {why}"
+        cure = f"{form.format(operation)} in place of it"
+    elif origin is not None and origin.place.dtype is torch.float16:
+        meaning, cure = "float16 has no numbers above 65,504", "compute it in float32 or bfloat16"
+    else:
+        meaning = "no setting was found that prevents it, so the operation or the samples are the cause"
+        cure = f"look at {'the model' if origin is None else origin.place.layer or 'the loss function'}"
+    return Finding("error", seen, meaning, f"learn.rewind(to={first - 1}), then {cure}")
 
 def too_large_steps(past: Past, tried: tuple[int, dict[str, float], float], first: int, seen: str) -> Finding:
     "Describe a failure that another setting prevents."
@@ -362,11 +361,12 @@ def lost_in_update(past: Past, step: Step, first: int, seen: str) -> Finding | N
             f"{seen}, and step {first}, taken again, is finite: it depends on something outside of the run, or on a callback"
         )
     rate = format_value(float(past.learner.run_state.optimizer.param_groups[0]["lr"]))
-    seen = f"{seen}: the update of step {first} makes {names_in_short(names)} infinite, at the rate {rate}" if names else seen
+    seen = f"{seen}: the update of step {first} makes {names_in_short(names)} infinite or NaN, at the rate {rate}" if names else seen
     if (tried := try_settings(past, first)) is not None: return too_large_steps(past, tried, first, seen)
     return Finding(
-        "error", seen, "loss and gradients of that step are finite, so the optimizer divides by 0 or its steps are too large",
-        f"learn.lr_find() suggests a rate, after learn.rewind(to={first - 1})",
+        "error", seen, "loss and gradients of that step are finite, so "
+        + ("the optimizer divides by 0 or its steps are too large" if names else "their norm is too large for a number"),
+        f"learn.rewind(to={first - 1}), then " + ("learn.lr_find() suggests a rate" if names else "divide the loss by a constant"),
     )
 
 # %% ../../nbs/08_diagnostics/12_diagnose.ipynb #e25d5ba6
@@ -385,7 +385,6 @@ def diagnose_run(
             raise InvalidOperation("diagnose() looks at steps that were taken, and there is none yet; learn.check() looks ahead.")
         findings = run_checks(INCIDENTS, Past(learner, run, seconds), copy)
     if not findings:
-        n = run.state.global_step
-        findings.title = f"Nothing is wrong in the {n} steps of this run." if n > 1 else "Nothing is wrong in the step of this run."
+        findings.title = f"Losses, gradients and weights are finite up to step {run.state.global_step}."
         if findings.skipped: findings.title = f"Not all could be looked at: {'; '.join(findings.skipped.values())}"
     return findings

@@ -32,7 +32,8 @@ class Origin(NamedTuple):
     made: str       # "NaN" or "infinity"
     def __str__(self) -> str:
         place = self.place
-        numbers = " and ".join(f"from {format_value(low)} to {format_value(high)}" for low, high in place.reaches[:2])
+        shown = sorted(place.reaches, key=lambda numbers: math.isfinite(sum(numbers)))[:2]
+        numbers = " and ".join(f"from {format_value(low)} to {format_value(high)}" for low, high in shown)
         what = f"{place.operation} in {place.layer or 'the loss, outside of the model,'}"
         given = f"inputs {numbers} ({str(place.dtype).removeprefix('torch.')})" if numbers else "its inputs"
         if self.phase == "backward": return f"the gradient of {what} is {self.made} for {given}"
@@ -112,7 +113,7 @@ class Tracer(TorchFunctionMode):
         is_written: bool,  # whether an argument is an infinity
     ) -> None:
         "Record the results of an operation."
-        place = Call(layer, operation, [found for _, found in given], given[0][0].dtype if given else None)
+        place = Call(layer, operation, [found for _, found in given], made[0].dtype if made else None)
         lost = [t for t, found in given if not all(map(math.isfinite, found))]
         origins = [o for o in (self.origin_of(t) for t in lost) if o is not None]
         for t in made:
