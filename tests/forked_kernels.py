@@ -44,7 +44,8 @@ def execute(notebook, forks, cwd, folder, timeout):
 
     Raises nbclient's error for the first cell that fails. `folder` gets the kernel's log and its connection file."""
     connection, printed = folder/"kernel.json", folder/"kernel.txt"
-    write_connection_file(str(connection), ip="127.0.0.1")
+    # sockets in the folder: another process may take a port before the kernel does
+    write_connection_file(str(connection), ip=str(folder/"ipc"), transport="ipc")
     process = Thread(target=forks.call, args=(KERNEL.format(connection=str(connection)), cwd, printed, timeout), daemon=True)
     manager = ForkedKernel(process)
     manager.load_connection_file(str(connection))
@@ -58,5 +59,7 @@ def execute(notebook, forks, cwd, folder, timeout):
         if client.kc is not None:
             client.kc.shutdown()
             process.join(30)
+            # or the next one would wait for it
+            if process.is_alive(): forks.end_call()
             client.kc.stop_channels()
     return {cell.id: cell.outputs for cell in notebook.cells if cell.id in executed}

@@ -41,13 +41,8 @@ class Forks:
         self.server.stdin.close()
         self.server.wait(60)
 
-    def call(self,
-             code,     # what is executed
-             cwd,      # in this folder, which comes first where modules are looked for
-             log,      # file that gets what is printed
-             timeout   # seconds
-            ):
-        "Run code in a fork; raises with what it printed if it fails."
+    def call(self, code, cwd, log, timeout):
+        "Run code in a fork, in the folder `cwd`; raise with what it printed to the file `log` if it fails. `timeout` is in seconds."
         __tracebackhide__ = True
         self.server.stdin.write(json.dumps([code, str(cwd), str(log)]) + "\n")
         self.server.stdin.flush()
@@ -57,6 +52,8 @@ class Forks:
     def _answer(self, timeout):
         "The next line, or why there is none; after a timeout nothing more can be asked."
         if select.select([self.server.stdout], [], [], timeout)[0]: return self.server.stdout.readline().strip() or "no answer: the process is gone"
-        subprocess.run(["pkill", "-KILL", "-P", str(self.server.pid)])
+        self.end_call()
         self.server.kill()
         return f"a timeout after {timeout} s"
+
+    def end_call(self): subprocess.run(["pkill", "-KILL", "-P", str(self.server.pid)])
