@@ -407,6 +407,6 @@ def run_checks(table: list[Check], seen: Any, run: RunState) -> Findings:
     findings.skipped = skipped
     made = len(table) - len(skipped)
     result = f"{len(found)} of {made} checks found something" if found else f"{made} checks found nothing"
-    seconds_taken = time.perf_counter() - start
-    findings.title = f"{result}, in {seconds_taken:.1f} s; .skipped has the {len(skipped)} that do not apply here."
+    left_out = f"; .skipped has the {len(skipped)} that do not apply here" if skipped else ""
+    findings.title = f"{result}, in {time.perf_counter() - start:.1f} s{left_out}."
     return findings
