@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from trainer_nb import Learner, TrainerCallback
-from trainer_nb.device.accelerator import backward_from_loss
+from trainer_nb.device.strategy import backward_from_loss
 
 
 def gradient(backward, loss_of=lambda w: w.square().sum()):
@@ -79,7 +79,7 @@ def test_a_backward_that_was_replaced_before_the_import(tmp_path):
 import torch
 called, original = [], torch.Tensor.backward
 torch.Tensor.backward = lambda self, *a, **k: (called.append(1), original(self, *a, **k))[1]
-from trainer_nb.device.accelerator import backward_from_loss
+from trainer_nb.device.strategy import backward_from_loss
 backward_from_loss(torch.tensor(1.0, requires_grad=True) * 2)
 assert called == [1]
 """)
