@@ -1,6 +1,7 @@
 "What holds for the project as a whole: the modules are what the notebooks give, in layers, light, and fit to be read."
 import ast, json, os, re, subprocess, sys, tomllib
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import nbformat, pytest, yaml
@@ -59,6 +60,7 @@ def cells(path, kind="code"):
     return [{**c, "source": "".join(c["source"])} for c in found]
 
 
+@cache
 def default_exp(path):
     "The module that a notebook exports, or None."
     names = [m[1] for c in cells(path) if (m := re.search(r"^#\s*\|\s*default_exp\s+(\S+)", c["source"], re.M))]
