@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from trainer_nb import Learner, ReportCallback, TrainingArguments
-from trainer_nb.live.reporting import WandBCheckpointCallback, WandBModelCallback, make_report_callbacks
+from trainer_nb.live.reporting import WandBModelCallback, make_report_callbacks
 from trainer_nb.args.validation import installed_trackers
 from trainer_nb.display.tables import markdown_table
 from trainer_nb.live.trackers import Tracker, resolve_trackers
@@ -153,12 +153,13 @@ def test_the_variable_decides(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("TOLD", str(tmp_path/"told"))
     def kinds():
-        return [type(c) for c in make_report_callbacks(TrainingArguments(str(tmp_path), report_to=["wandb"]), [])]
+        made = make_report_callbacks(TrainingArguments(str(tmp_path), report_to=["wandb"]), [])
+        return [c.checkpoints if isinstance(c, WandBModelCallback) else type(c) for c in made]
     assert kinds() == [ReportCallback]
     monkeypatch.setenv("WANDB_LOG_MODEL", "end")
-    assert kinds() == [ReportCallback, WandBModelCallback]
+    assert kinds() == [ReportCallback, False]
     monkeypatch.setenv("WANDB_LOG_MODEL", "checkpoint")
-    assert kinds() == [ReportCallback, WandBCheckpointCallback]
+    assert kinds() == [ReportCallback, True]
     monkeypatch.setenv("WANDB_LOG_MODEL", "true")
     with pytest.warns(UserWarning, match="'end' or 'checkpoint'"): assert kinds() == [ReportCallback]
 

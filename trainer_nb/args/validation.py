@@ -143,7 +143,7 @@ def installed_trackers() -> list[str]:
         names.remove("mlflow")
     if not is_module_installed("transformers"): return names
     # as transformers decides: MLflow reports to Azure ML, Flyte works only within a task, Kubeflow within its job
-    found = [name for name in ("azure_ml", "dagshub", "neptune") if is_tracker_installed(name)]
+    found = [name for name in ("azure_ml", "codecarbon", "dagshub", "neptune") if is_tracker_installed(name)]
     if "azure_ml" in found and is_tracker_installed("mlflow"):
         found.remove("azure_ml")
     if os.environ.get("KUBEFLOW_TRAINER_SERVER_URL") and not is_variable_set("DISABLE_KUBEFLOW_INTEGRATION"):

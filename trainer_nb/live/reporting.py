@@ -15,13 +15,13 @@ import torch
 
 from ..args.fields import TRANSFORMERS_TRACKERS, settings_table
 from ..args.training_args import TrainingArguments
+from ..args.validation import is_variable_set
 from ..core.callbacks import LoggerCallback, TrainerCallback, TrainerControl, TrainerState, set_log_level
 from ..core.errors import warn
 from ..core.history import History
 from ..engine.overrides import TrainerBase
 from ..state.async_save import save_to_temp_dir
-from .trackers import RunDescription, Tracker, WandB, make_tracker, resolve_trackers, tracker_config
-from .trackers import transformers_callback, unwrap_scalar, warn_ignored_variables
+from .trackers import RunDescription, WandB, make_tracker, numeric_values, resolve_trackers, tracker_config
 
 # %% ../../nbs/10_live/03_reporting.ipynb #26fc3fbf
 def last_restored_step(history: History) -> int:
@@ -98,7 +98,10 @@ class ReportCallback(TrainerCallback):
         key = (os.getpid(), learner.history.run_id)
         if self.opened == key: return
         self.close()
-        self.tracker.open(describe_tracked_run(args, state, learner))
+        config, model_config = tracker_config(args, learner.model)
+        name = state.trial_name if state.is_hyper_param_search and state.trial_name else args.run_name
+        parent = learner.history.parent
+        self.tracker.open(RunDescription(learner.history.run_id, name, args, config, model_config, parent))
         self.opened = key
 
     def close(self):
@@ -131,30 +134,14 @@ class ReportCallback(TrainerCallback):
     # the key is the one of earlier checkpoints
     def state_dict(self) -> dict: return {"heard": list(self.reported_returns)}
     def load_state_dict(self, state: dict): self.reported_returns = tuple(state["heard"])
-    def __getstate__(self) -> dict: return vars(self) | {"tracker": closed_copy(self.tracker), "opened": None}
-
-# %% ../../nbs/10_live/03_reporting.ipynb #d25d0fac
-def closed_copy(tracker: Tracker) -> Tracker:
-    "Return the same tracker, not open; a tracker of a class of the user is returned itself."
-    if not type(tracker).__module__.startswith("trainer_nb."): return tracker
-    return make_tracker(getattr(tracker, "given", tracker.name))
-
-def describe_tracked_run(args: TrainingArguments, state: TrainerState, learner: TrainerBase) -> RunDescription:
-    "Describe the run of a learner for a tracker."
-    config, model_config = tracker_config(args, learner.model)
-    name = state.trial_name if state.is_hyper_param_search and state.trial_name else args.run_name
-    return RunDescription(learner.history.run_id, name, args, config, model_config, learner.history.parent)
+    def __getstate__(self) -> dict:
+        tracker = self.tracker
+        # one of a class of the user is shared
+        if type(tracker).__module__.startswith("trainer_nb."):
+            tracker = make_tracker(getattr(tracker, "given", tracker.name))
+        return vars(self) | {"tracker": tracker, "opened": None}
 
 # %% ../../nbs/10_live/03_reporting.ipynb #c4db3616
-LOG_MODEL_VALUES = ("end", "checkpoint", "false")
-
-def wandb_log_model() -> str:
-    "Return the value of WANDB_LOG_MODEL; warn about an unknown one, which is 'false'."
-    value = os.environ.get("WANDB_LOG_MODEL", "false")
-    if value in LOG_MODEL_VALUES: return value
-    if value: warn(f"WANDB_LOG_MODEL={value!r} is unknown and uploads nothing; set it to 'end' or 'checkpoint'.")
-    return "false"
-
 def write_architecture(model: Any, folder: str):
     "Write the printed model into a folder; an empty file for a model that is not of transformers' kind."
     text = f"{model}\n" if isinstance(model, torch.nn.Module) and hasattr(model, "base_model") else ""
@@ -166,7 +153,11 @@ class WandBModelCallback(TrainerCallback):
     order = -60
     not_state = ("begun_run",)
 
-    def __init__(self):
+    def __init__(
+        self,
+        checkpoints: bool = False,  # upload each checkpoint, too
+    ):
+        self.checkpoints = checkpoints
         # the run whose architecture was uploaded
         self.begun_run: str | None = None
 
@@ -188,6 +179,20 @@ class WandBModelCallback(TrainerCallback):
                 run.log_artifact(self.artifact(run, args, metadata, folder), aliases=["base_model"])
         self.upload(args, state, learner, send)
 
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl,
+        learner: TrainerBase | None = None, **kwargs
+    ):
+        if not self.checkpoints: return
+        def send(run):
+            places = [e["data"]["folder"] for e in learner.history.events if e["kind"] == "checkpoint"]
+            metadata = self.summary_numbers(run) | {"model/num_parameters": count_parameters(learner)}
+            artifact = self.artifact(run, args, metadata)
+            artifact.add_dir(places[-1])
+            aliases = [f"epoch_{round(state.epoch, 2)}", f"checkpoint_global_step_{state.global_step}"]
+            run.log_artifact(artifact, aliases=aliases)
+        self.upload(args, state, learner, send)
+
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl,
         learner: TrainerBase | None = None, **kwargs
@@ -197,7 +202,7 @@ class WandBModelCallback(TrainerCallback):
         if world.broadcast_object(self.tracker_report(learner) is None): return
         with save_to_temp_dir(learner) as folder:
             def send(run):
-                metadata = summary_numbers(run)
+                metadata = self.summary_numbers(run)
                 if args.load_best_model_at_end:
                     metadata = {
                         f"eval/{args.metric_for_best_model}": state.best_metric,
@@ -208,6 +213,10 @@ class WandBModelCallback(TrainerCallback):
                 artifact = self.artifact(run, args, metadata | {"final_model": True}, folder)
                 run.log_artifact(artifact, aliases=["final_model"])
             self.upload(args, state, learner, send)
+
+    def summary_numbers(self, run: Any) -> dict:
+        "Return the numbers of the summary of W&B's run."
+        return numeric_values({k: v for k, v in dict(run.summary).items() if not k.startswith("_")})
 
     def artifact(self, run: Any, args: TrainingArguments, metadata: dict, folder: str | None = None) -> Any:
         "Return an artifact with the files of a folder."
@@ -239,30 +248,10 @@ class WandBModelCallback(TrainerCallback):
         except Exception as error:
             warn(f"The model could not be uploaded to W&B ({type(error).__name__}: {error}). Training continues.")
 
-class WandBCheckpointCallback(WandBModelCallback):
-    "Upload each checkpoint to W&B, and the model at the end of training."
-    def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl,
-        learner: TrainerBase | None = None, **kwargs
-    ):
-        def send(run):
-            places = [e["data"]["folder"] for e in learner.history.events if e["kind"] == "checkpoint"]
-            metadata = summary_numbers(run) | {"model/num_parameters": count_parameters(learner)}
-            artifact = self.artifact(run, args, metadata)
-            artifact.add_dir(places[-1])
-            aliases = [f"epoch_{round(state.epoch, 2)}", f"checkpoint_global_step_{state.global_step}"]
-            run.log_artifact(artifact, aliases=aliases)
-        self.upload(args, state, learner, send)
-
 def count_parameters(learner: TrainerBase) -> int | None:
     "Return the number of parameters of a model of transformers, None for other models."
     count = getattr(learner.model, "num_parameters", None)
     return count() if callable(count) else None
-
-def summary_numbers(run: Any) -> dict:
-    "Return the numbers of the summary of W&B's run."
-    values = {k: unwrap_scalar(v) for k, v in dict(run.summary).items() if not k.startswith("_")}
-    return {k: v for k, v in values.items() if isinstance(v, (int, float))}
 
 # %% ../../nbs/10_live/03_reporting.ipynb #e4aafa37
 def make_report_callbacks(
@@ -272,26 +261,31 @@ def make_report_callbacks(
     "Return one callback per tracker in `report_to`, and one that uploads the model if WANDB_LOG_MODEL says so."
     names = resolve_trackers(args.report_to)
     if args.reports_to_all:
-        names = leave_out_unusable(args, names)
+        if not names:
+            warn("report_to='all' found no installed tracker; install one, for example with `pip install tensorboard`.")
+        if "tensorboard" in names and not (
+            args.logging_dir or args.output_dir or os.environ.get("TENSORBOARD_LOGGING_DIR")
+        ):
+            warn("report_to='all' leaves TensorBoard out, which needs a folder; give output_dir= or logging_dir=.")
+            names.remove("tensorboard")
     warn_unused_fields(args, names, callbacks)
     for name in names:
-        warn_ignored_variables(name)
-    made: list[TrainerCallback] = [
-        transformers_callback(name) if name in TRANSFORMERS_TRACKERS else ReportCallback(name) for name in names
-    ]
-    uploads = wandb_log_model() if "wandb" in names else "false"
-    if uploads != "false":
-        made.append(WandBCheckpointCallback() if uploads == "checkpoint" else WandBModelCallback())
+        for variable, instead in settings_table("trackers")["ignored"].get(name, {}).items():
+            if is_variable_set(variable):
+                warn(f"{variable} is set, but this environment variable has no effect here: {instead}.")
+    made: list[TrainerCallback] = []
+    for name in names:
+        if name in TRANSFORMERS_TRACKERS:
+            from transformers.integrations import get_reporting_integration_callbacks
+            made.append(get_reporting_integration_callbacks(name)[0]())
+        else:
+            made.append(ReportCallback(name))
+    uploads = os.environ.get("WANDB_LOG_MODEL", "false") if "wandb" in names else "false"
+    if uploads in ("end", "checkpoint"):
+        made.append(WandBModelCallback(checkpoints=uploads == "checkpoint"))
+    elif uploads not in ("", "false"):
+        warn(f"WANDB_LOG_MODEL={uploads!r} is unknown and uploads nothing; set it to 'end' or 'checkpoint'.")
     return made
-
-def leave_out_unusable(args: TrainingArguments, names: list[str]) -> list[str]:
-    "Return the trackers that report_to='all' can use, with a warning about the others."
-    if not names:
-        warn("report_to='all' found no installed tracker; install one, for example with `pip install tensorboard`.")
-    has_folder = args.logging_dir or args.output_dir or os.environ.get("TENSORBOARD_LOGGING_DIR")
-    if "tensorboard" not in names or has_folder: return names
-    warn("report_to='all' leaves TensorBoard out, which needs a folder; give output_dir= or logging_dir=.")
-    return [name for name in names if name != "tensorboard"]
 
 def warn_unused_fields(args: TrainingArguments, names: list[str], callbacks: Iterable[TrainerCallback]):
     "Warn about a field for a tracker that is not in use, unless a callback of the user may read it."

@@ -15,9 +15,7 @@ import torch
 
 from ..args.fields import TRANSFORMERS_TRACKERS, settings_table
 from ..args.training_args import TrainingArguments
-from ..args.validation import is_module_installed, is_tracker_installed, is_variable_set, tracker_names
-from ..core.callbacks import TrainerCallback
-from ..core.errors import warn
+from ..args.validation import is_module_installed, is_tracker_installed, tracker_names
 from ..display.tables import markdown_table
 
 # %% ../../nbs/10_live/02_trackers.ipynb #31cacc00
@@ -80,19 +78,15 @@ class RunDescription(NamedTuple):
 # %% ../../nbs/10_live/02_trackers.ipynb #0abbf19e
 def to_plain(values: dict) -> dict: return json.loads(json.dumps(values, default=str))
 
-def model_settings(model: torch.nn.Module) -> dict | None:
-    "Return the configuration of a model as plain values; None if it has none."
-    config = getattr(model, "config", None)
-    if hasattr(config, "to_dict"):
-        config = config.to_dict()
-    return to_plain(config) if isinstance(config, dict) else None
-
 def tracker_config(args: TrainingArguments, model: torch.nn.Module) -> tuple[dict, dict | None]:
     "Return all settings of a run as plain values, and the model's alone, None if it has none."
     config: dict = {}
     if isinstance(adapters := getattr(model, "peft_config", None), dict):
         config["peft_config"] = to_plain({k: vars(v) for k, v in adapters.items()})
-    from_model = model_settings(model)
+    from_model = getattr(model, "config", None)
+    if hasattr(from_model, "to_dict"):
+        from_model = from_model.to_dict()
+    from_model = to_plain(from_model) if isinstance(from_model, dict) else None
     config |= from_model or {}
     for name, value in to_plain(args.to_dict()).items():
         config[name] = f"<{name.upper()}>" if name.endswith("_token") and value is not None else value
@@ -155,21 +149,17 @@ class WandB(Tracker):
     def open(self, about: RunDescription):
         import wandb
         self.own = wandb.run is None or wandb.run.id in OWN_RUNS
-        self.run = self.init_run(about) if self.own else wandb.run
+        self.run = wandb.run
+        if self.own:
+            options = {"reinit": "create_new"} if wandb.run is not None else {}
+            if about.name is not None:
+                options["name"] = about.title
+            project = os.environ.get("WANDB_PROJECT", about.args.project)
+            self.run = wandb.init(project=project, id=about.key, resume="allow", **options)
         OWN_RUNS.add(about.key)
         self.run.config.update(about.config, allow_val_change=True)
         self.run.define_metric("train/global_step")
         self.run.define_metric("*", step_metric="train/global_step", step_sync=True)
-
-    def init_run(self, about: RunDescription):
-        import wandb
-        options = {}
-        if about.name is not None:
-            options["name"] = about.title
-        if wandb.run is not None:
-            options["reinit"] = "create_new"
-        project = os.environ.get("WANDB_PROJECT", about.args.project)
-        return wandb.init(project=project, id=about.key, resume="allow", **options)
 
     def log(self, logs: dict, step: int):
         for name in RUN_SUMMARY_KEYS:
@@ -307,7 +297,14 @@ class AccelerateTracker(Tracker):
     def open(self, about: RunDescription):
         is_named = isinstance(self.given, str)
         if is_named:
-            self.tracker = make_accelerate_tracker(self.given, about)
+            from accelerate.tracking import LOGGER_TYPE_TO_CLASS
+            options = {
+                "clearml": {"task_name": about.title},
+                "aim": {"logging_dir": about.args.output_dir or "."},
+                "swanlab": {"experiment_name": about.title},
+            }
+            project = about.title if self.given == "aim" else about.args.project
+            self.tracker = LOGGER_TYPE_TO_CLASS[self.given](project, **options.get(self.given, {}))
         try:
             self.tracker.main_process_only = False
         except AttributeError:
@@ -328,38 +325,8 @@ class AccelerateTracker(Tracker):
         self.tracker.finish()
         self.started = False
 
-def make_accelerate_tracker(name: str, about: RunDescription) -> Any:
-    "Create the tracker of Accelerate with a given name, for a run."
-    from accelerate.tracking import LOGGER_TYPE_TO_CLASS
-    options = {
-        "clearml": {"task_name": about.title},
-        "aim": {"logging_dir": about.args.output_dir or "."},
-        "swanlab": {"experiment_name": about.title},
-    }
-    project = about.title if name == "aim" else about.args.project
-    return LOGGER_TYPE_TO_CLASS[name](project, **options.get(name, {}))
-
-# %% ../../nbs/10_live/02_trackers.ipynb #842dddd0
-class CodeCarbon(Tracker):
-    "Write CodeCarbon's estimate of emissions into output_dir."
-    name = "codecarbon"
-
-    def open(self, about: RunDescription):
-        import codecarbon
-        folder = about.args.output_dir or "."
-        self.meter = codecarbon.EmissionsTracker(output_dir=folder, project_name=about.args.project)
-        self.meter.start()
-
-    def close(self): self.meter.stop()
-
 # %% ../../nbs/10_live/02_trackers.ipynb #3d0806f9
-TRACKER_CLASSES = {
-    "tensorboard": TensorBoard,
-    "wandb": WandB,
-    "trackio": Trackio,
-    "mlflow": MLflow,
-    "codecarbon": CodeCarbon,
-}
+TRACKER_CLASSES = {tracker.name: tracker for tracker in (TensorBoard, WandB, Trackio, MLflow)}
 
 def resolve_trackers(
     report_to: str | list[str],  # of TrainingArguments
@@ -378,21 +345,6 @@ def resolve_trackers(
                 " `pip install transformers`."
             )
     return names
-
-def transformers_callback(
-    name: str,  # one of TRANSFORMERS_TRACKERS
-) -> TrainerCallback:
-    "Return transformers' own callback for a tracker."
-    from transformers.integrations import get_reporting_integration_callbacks
-    return get_reporting_integration_callbacks(name)[0]()
-
-def warn_ignored_variables(
-    name: str,  # of a tracker
-):
-    "Warn about environment variables that are set without effect."
-    for variable, instead in settings_table("trackers")["ignored"].get(name, {}).items():
-        if is_variable_set(variable):
-            warn(f"{variable} is set, but this environment variable has no effect here: {instead}.")
 
 def make_tracker(
     tracker: Any,  # a name, a Tracker, or an object like Accelerate's trackers
