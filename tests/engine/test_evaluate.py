@@ -376,7 +376,7 @@ def test_predictions_that_will_not_fit_are_told_beforehand(monkeypatch):
 
 def test_several_sets_are_shown_side_by_side():
     "A row for each step in the tables, a curve for each set, and each is watched for overfitting."
-    from trainer_nb.live.blocks import numeric_metric_names
+    from trainer_nb.live.blocks import read_metrics
     from trainer_nb.live.run_view import evaluation_table
     from trainer_nb.core.history import History
     from trainer_nb.live.health import assess_health
@@ -389,7 +389,7 @@ def test_several_sets_are_shown_side_by_side():
     assert lines[0].split()[0] == "step" and lines[0].split()[-1] == "epoch"
     table = evaluation_table(learn.history)
     assert len(table["rows"]) == 4 and all("—" not in row for row in table["rows"])
-    assert {"eval_near_loss", "eval_far_loss", "eval_near_right"} <= set(numeric_metric_names(learn.history)) and "eval_far_right" in repr(learn.plot())
+    assert {"eval_near_loss", "eval_far_loss", "eval_near_right"} <= set(read_metrics(learn.history)) and "eval_far_right" in repr(learn.plot())
     assert learn.state.best_metric == max(row["eval_far_right"] for row in learn.history.evaluations() if "eval_far_right" in row and row["step"])
     history = History()
     for i in range(60): history.append(i + 1, 0.1 * i, 0.1, 8, 0.1 * i, 2.0 - 0.02 * i, 1.0)

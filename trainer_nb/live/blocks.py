@@ -16,7 +16,6 @@ from ..display.panels import downsample
 from ..display.svg import run_colors
 from ..display.tables import format_value
 
-
 # %% ../../nbs/10_live/05_blocks.ipynb #97e96b28
 QUANTITIES = ("loss", "learning_rate", "grad_norm", "samples_per_second")
 # numbers in a block: step, epoch, minutes; low, high, mean of each quantity
@@ -126,13 +125,10 @@ class BlockSeries:
             self.full += complete
             self.tail = part[complete * self.width:]
             if self.full == self.most:
-                self._halve()
-
-    def _halve(self):
-        self.table = merge_pairs(self.table[:self.full])
-        self.full //= 2
-        self.width *= 2
-        self.generation += 1
+                self.table = merge_pairs(self.table[:self.full])
+                self.full //= 2
+                self.width *= 2
+                self.generation += 1
 
 # %% ../../nbs/10_live/05_blocks.ipynb #423c8667
 def discarded_mask(
@@ -172,14 +168,6 @@ def abandoned_blocks(
     for piece in pieces:
         parts += [make_blocks(*block_values(history.rows, piece), width), gap]
     return np.concatenate(parts[:-1])
-
-def replay_progress(history: History) -> tuple[int, int]:
-    "Return the number of returns to an earlier step, and the newest step, at most the last abandoned one."
-    whole = history.rows.whole()
-    if not history.abandons or not whole: return 0, 0
-    with history.rows.lock:
-        steps, abandoned = (history.rows.view(name)[:whole] for name in ("step", "abandoned"))
-        return len(history.abandons), int(min(steps[-1], np.max(steps, where=abandoned == 1, initial=0)))
 
 # %% ../../nbs/10_live/05_blocks.ipynb #9486bb2d
 # columns of a block, and names of the positions of a mark
@@ -246,7 +234,6 @@ def event_marks(history: History) -> list[dict]:
         marks.append(mark("nan", f"loss {format_value(float(history.rows.loss[row]))}", False, row + 1))
     return marks
 
-
 # %% ../../nbs/10_live/05_blocks.ipynb #5c0a71ce
 # approximate number of points of a metric in a message; characters of a metric's name
 MAX_METRIC_VALUES = 240
@@ -258,13 +245,6 @@ def finite_or_none(value: float) -> float | None: return value if math.isfinite(
 def is_metric(name: str, value: object) -> bool:
     "Return True for a value that is drawn as a metric: a number that is neither a timing nor a position."
     return isinstance(value, (int, float)) and not name.endswith(TIMING_SUFFIXES) and name not in ("epoch", "step")
-
-def numeric_metric_names(history: History) -> list[str]:
-    "Return the names of the numeric metrics, without timings."
-    names: dict[str, None] = {}
-    for _, metrics in sorted(dict(history.metrics).items()):
-        names |= {name: None for name, value in metrics.items() if is_metric(name, value)}
-    return list(names)
 
 class MetricPoints:
     "Collect the metrics of a run as points; each update reads only what has been added since the last one."
@@ -303,19 +283,11 @@ class MetricPoints:
             ]
         return points
 
-def metric_values(history: History, name: str) -> tuple[list[int], list[float]]:
-    "Return the rows that have a metric and are not abandoned, and its values."
-    abandoned = history.rows.abandoned
-    rows = []
-    values = []
-    # a copy: the training thread may add metrics meanwhile
-    for row, metrics in sorted(dict(history.metrics).items()):
-        value = metrics.get(name)
-        if isinstance(value, (int, float)) and not abandoned[row]:
-            rows.append(row)
-            values.append(value)
-    return rows, values
-
+def read_metrics(history: History) -> dict[str, dict[int, float]]:
+    "Return the values of each metric by row, without timings and without the rows that were discarded."
+    metrics = MetricPoints()
+    metrics.update(history)
+    return {name: dict(sorted(by_row.items())) for name, by_row in metrics.values.items()}
 
 # %% ../../nbs/10_live/05_blocks.ipynb #5c0a71d2
 class RunCurve:
@@ -332,7 +304,8 @@ class RunCurve:
         self.color = color
         self.steps = steps
         self.blocks = BlockSeries()
-        # the blocks of the abandoned steps, and what they depend on
+        # the blocks of the abandoned steps, and what they depend on: the number of returns to an earlier step, and the
+        # newest step, at most the last abandoned one
         self.abandoned = np.empty((0, BLOCK_COLUMNS))
         self.replayed: tuple[int, int] | None = None
         # the metrics, and their points, as they were read last
@@ -344,12 +317,19 @@ class RunCurve:
 
     def update(self) -> bool:
         "Read the new steps; return True if there were any."
-        replayed = replay_progress(self.history)
+        history = self.history
+        whole = history.rows.whole()
+        replayed = (0, 0)
+        if history.abandons and whole:
+            with history.rows.lock:
+                steps, abandoned = (history.rows.view(name)[:whole] for name in ("step", "abandoned"))
+                last = np.max(steps, where=abandoned == 1, initial=0)
+            replayed = (len(history.abandons), int(min(steps[-1], last)))
         # the abandoned blocks change after a return to an earlier step, and during a replay
         if replayed != self.replayed:
             self.replayed = replayed
-            self.abandoned = abandoned_blocks(self.history)
-        return self.blocks.update(self.history)
+            self.abandoned = abandoned_blocks(history)
+        return self.blocks.update(history)
 
     def update_metrics(self, most: int = MAX_METRIC_VALUES):
         "Read the new metrics."
@@ -406,4 +386,3 @@ def run_curves(
         RunCurve(history, label, color, (max(steps[0], branch_start(history, histories)), steps[1]))
         for history, label, color in zip(histories, labels, colors)
     ]
-

@@ -24,9 +24,8 @@ from ..display.tables import format_setting, format_value
 from ..engine.given_parts import local_model
 from .background import BackgroundRun
 from .blocks import MAX_NAME_CHARS, POSITIONS, QUANTITIES, RunCurve, branch_start, event_marks
-from .blocks import numeric_metric_names, position_column, run_curves
+from .blocks import position_column, read_metrics, run_curves
 from ..optim.schedules import RatesAhead
-
 
 # %% ../../nbs/10_live/06_curves.ipynb #f45a73f0
 # characters of the label of a mark in a chart
@@ -135,7 +134,6 @@ def metric_lines(
     if len(points) > MAX_METRIC_POINTS: return lines
     return [*lines, LineSeries(positions, values, "", color, "points")]
 
-
 # %% ../../nbs/10_live/06_curves.ipynb #a365e9f3
 def default_names(
     metrics: Iterable[str],  # of the runs
@@ -150,7 +148,7 @@ def resolve_plot_names(
     names: Sequence[str],  # as given by the user
 ) -> list[str]:
     "Return the names to draw. Raise TypeError or ValueError for a name that is in no history."
-    metrics = list(dict.fromkeys(name for history in histories for name in numeric_metric_names(history)))
+    metrics = list(dict.fromkeys(name for history in histories for name in read_metrics(history)))
     watched = [name for history in histories for name in watched_names(history)]
     known = list(dict.fromkeys([*QUANTITIES, *metrics, *watched]))
     for name in names:
@@ -188,11 +186,6 @@ def plotted_lines(
         ]
     return [line for of_run in lines for line in of_run]
 
-def quantity_title(name: str) -> str:
-    "Return the title of the panel of a column or a metric, as in the dashboard."
-    if name == "grad_norm": return "Gradient norm"
-    return name.replace("_", " ").capitalize() if name in QUANTITIES else name
-
 def suits_log(
     name: str,
     runs: list[RunCurve],
@@ -219,7 +212,10 @@ def history_panel(
     lines = plotted_lines(name, runs, x, smooth)
     if not any(np.isfinite(np.asarray(line.y, float)).any() for line in lines): return None
     is_log = suits_log(name, runs) if log is None else name in log
-    title = format_value(quantity_title(name), MAX_NAME_CHARS)
+    title = name
+    if name in QUANTITIES:
+        title = "Gradient norm" if name == "grad_norm" else name.replace("_", " ").capitalize()
+    title = format_value(title, MAX_NAME_CHARS)
     return Panel(f"{title} (log)" if is_log else title, lines, x="minutes" if x == "time" else x, ylog=is_log)
 
 def share_x_axis(panels: list[Panel]):
@@ -263,16 +259,6 @@ def run_panels(
     panels = [panel for of_run in by_run for panel in of_run]
     share_x_axis(panels)
     return panels
-
-def nothing_to_draw(
-    histories: list[History],
-    steps: tuple[float, float],  # the first and the last one
-) -> str:
-    "Return the text of a chart without panels."
-    newest = max((int(history.column("step").max()) for history in histories if len(history)), default=0)
-    if not newest: return "There is nothing to draw yet: the run has done no step."
-    first, last = (str(int(end)) if math.isfinite(end) else "" for end in steps)
-    return f"There is nothing to draw from step {first} to {last or 'the end'}: the last step so far is {newest}."
 
 def watched_panel(run: RunCurve, name: str) -> Panel | None:
     "Return the heat map of a quantity that was watched in the layers; None without data in the steps to draw."
@@ -322,7 +308,6 @@ def run_labels(
     names = [run_label(history, learner_name(source)) for source, history in zip(sources, histories)]
     return [f"{n} ({h.run_id[:4]})" if names.count(n) > 1 else n for n, h in zip(names, histories)]
 
-
 # %% ../../nbs/10_live/06_curves.ipynb #51e9f97d
 def plot_histories(
     sources: list,                       # learners, histories, paths of logs
@@ -359,17 +344,16 @@ def plot_histories(
         found = [history_panel(name, runs, x, smooth, chosen) for name in names]
         panels = [panel for panel in found if panel is not None]
         if steps is not None: share_x_axis(panels)
-    if not panels: return Chart([], [nothing_to_draw(histories, bounds)])
+    if not panels:
+        newest = max((int(history.column("step").max()) for history in histories if len(history)), default=0)
+        if not newest: return Chart([], ["There is nothing to draw yet: the run has done no step."])
+        first, last = (int(end) if math.isfinite(end) else word for end, word in zip(bounds, (1, "the end")))
+        return Chart([], [f"There is nothing to draw from step {first} to {last}: the last step so far is {newest}."])
     if len(histories) == 1 and panels[0].of(LineSeries):
         panels[0].things += act_markers(event_marks(histories[0]), x, bounds)
     return Chart(panels, columns=3 if subplots and len(names) == 3 else 2)
 
 # %% ../../nbs/10_live/06_curves.ipynb #f1ad0005
-def past_rates(history: History) -> tuple[np.ndarray, np.ndarray]:
-    "Return the steps that a run has taken, and their learning rates."
-    kept = history.column("abandoned") == 0
-    return history.column("step")[kept], history.column("learning_rate")[kept]
-
 def schedule_chart(
     history: History,
     step: int,  # the present one
@@ -377,7 +361,8 @@ def schedule_chart(
     sentence: str = "",  # about the schedule
 ) -> Chart:
     "Return a chart of the learning rates of a run, so far and planned."
-    steps, rates = past_rates(history)
+    kept = history.column("abandoned") == 0
+    steps, rates = history.column("step")[kept], history.column("learning_rate")[kept]
     lines: list[LineSeries | Marker] = [LineSeries(steps, rates, "so far", 0)] if len(steps) else []
     panels = [Panel("Learning rate", list(lines))]
     if ahead is not None:

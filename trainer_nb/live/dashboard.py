@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable
 from functools import cache
 from importlib import resources
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -31,12 +31,6 @@ from .static_view import still_bundle, still_text
 from .view_model import CELL_HINT, HistorySource, LearnerSource, ViewModel
 
 # %% ../../nbs/10_live/12_dashboard.ipynb #959ce4a3
-class RefreshedView(Protocol):
-    "Show a run that changes."
-    failures: int   # in a row
-    def refresh(self): ...
-    def give_up(self, error: Exception): ...
-
 class ViewRefresher:
     "Update the views of this process in one thread."
     # seconds between two updates, and at most
@@ -45,11 +39,11 @@ class ViewRefresher:
     MAX_FAILURES = 5   # in a row, before a view is dropped
 
     def __init__(self):
-        self.views: weakref.WeakSet[RefreshedView] = weakref.WeakSet()
+        self.views: weakref.WeakSet[Dashboard] = weakref.WeakSet()
         self.thread: threading.Thread | None = None
         self.lock = threading.Lock()
 
-    def add(self, view: RefreshedView):
+    def add(self, view: Dashboard):
         "Update a view from now on."
         with self.lock:
             self.views.add(view)
@@ -74,7 +68,7 @@ class ViewRefresher:
         "Return the time to wait: the updates take at most a twentieth of the processor time, but come once a second."
         return min(max(self.EVERY, 19 * cost), self.MAX_PAUSE)
 
-    def refresh(self, view: RefreshedView):
+    def refresh(self, view: Dashboard):
         try:
             view.refresh()
             view.failures = 0
@@ -184,15 +178,16 @@ class StillOutput:
         "Show the static view below the running cell."
         from IPython.display import display
         with self._lock:
-            self.mark_drawn()
-            self.is_stale_for_cell = False
+            self.is_stale = self.is_stale_for_cell = False
+            self.drawn_at = time.monotonic()
             self.handle = display(self.bundle(), raw=True, display_id=True)
 
     def update(self):
         "Draw the static view again; a no-op before it was shown."
         if self.handle is None: return
         with self._lock:
-            self.mark_drawn()
+            self.is_stale = False
+            self.drawn_at = time.monotonic()
             start = time.thread_time()
             bundle = self.bundle()
             self.cost = time.thread_time() - start
@@ -211,10 +206,6 @@ class StillOutput:
             with contextlib.suppress(Exception):
                 context.copy().run(self.update)
         STILL_THREAD.submit(draw)
-
-    def mark_drawn(self):
-        self.is_stale = False
-        self.drawn_at = time.monotonic()
 
     def is_due(self, has_new_state: bool) -> bool:
         "Return True if the static view should be drawn: soon after the run has started or stopped, otherwise rarely."
@@ -363,20 +354,17 @@ def keep_shell_of_messages(widget: Any):
         widget.comm._reply_subshell_for = lambda data, own_shell: own_shell
 
 @cache
-def part_class() -> type:
-    "Return the class of the widgets that show a part of a view, created on first use."
-    import anywidget
-    import traitlets
-    script, style = page_assets()
-    part = traitlets.Unicode("").tag(sync=True)
-    return type("DashboardPart", (anywidget.AnyWidget,), {"_esm": script, "_css": style, "part": part})
-
-@cache
 def dashboard_class() -> type[Dashboard]:
     "Return the class of views that are widgets, created on first use."
     import anywidget
     import traitlets
     script, style = page_assets()
+
+    class DashboardPart(anywidget.AnyWidget):
+        "Show a part of a view, as a widget."
+        _esm = script
+        _css = style
+        part = traitlets.Unicode("").tag(sync=True)
 
     class DashboardWidget(Dashboard, anywidget.AnyWidget):
         "Show a live view of one or several runs, as a widget."
@@ -434,27 +422,16 @@ def dashboard_class() -> type[Dashboard]:
         def show_part(self, name: str) -> Any:
             "Return the widget that shows a part of the view; created on first use."
             if name not in self.parts:
-                part = self.parts[name] = part_class()(part=name)
+                part = self.parts[name] = DashboardPart(part=name)
                 keep_shell_of_messages(part)
                 part.on_msg(self.connection.receive)
                 self.connection.parts.append(part)
                 register_view(self)
             return self.parts[name]
 
-        @property
-        def controls(self) -> Any:
-            "Return the buttons and the settings, as a widget."
-            return self.show_part("controls")
-
-        @property
-        def charts(self) -> Any:
-            "Return the charts, as a widget."
-            return self.show_part("charts")
-
-        @property
-        def table(self) -> Any:
-            "Return the table of evaluations and the notices, as a widget."
-            return self.show_part("table")
+        controls = property(lambda self: self.show_part("controls"), doc="Widget of the buttons and the settings.")
+        charts = property(lambda self: self.show_part("charts"), doc="Widget of the charts.")
+        table = property(lambda self: self.show_part("table"), doc="Widget of the evaluations and the notices.")
 
         def __del__(self):
             # ipywidgets keeps what is connected until it is closed, so there is nothing to close
@@ -536,7 +513,7 @@ def kernel_request() -> dict[str, str | None]:
 # %% ../../nbs/10_live/12_dashboard.ipynb #cbd7fe6a
 @cache
 def register_cell_hook():
-    "Update the static views at the end of every cell; registered once per process."
+    "Call `refresh_stills` at the end of every cell; registered once per process."
     sys.modules["IPython"].get_ipython().events.register("post_run_cell", refresh_stills)
 
 def refresh_stills(*ignored):

@@ -21,12 +21,6 @@ from .view_model import ViewModel
 # %% ../../nbs/10_live/13_follow.ipynb #291113a2
 SILENCE_SECONDS = 30.0   # without a new line, after which a run counts as inactive
 
-def planned_length(history: History) -> dict[str, Any]:
-    "Return the planned length of the run (`steps`, `epochs`), from the last entry about it."
-    plans = [e["data"] for e in list(history.events) if e["kind"] == "plan" and not e["abandoned"]]
-    return plans[-1] if plans else {}
-
-# %% ../../nbs/10_live/13_follow.ipynb #8551eae1
 # history of a log whose first line is incomplete
 EMPTY_HISTORY = History()
 
@@ -59,15 +53,6 @@ class LogSource:
 
     def settings(self) -> list[dict]: return []
 
-    def find_status(self, seconds_per_step: float) -> DisplayStatus:
-        "Return the status, from the last entry of the log and its age."
-        if self.damage: return DisplayStatus("failed", self.damage)
-        status = last_status(self.history)
-        if status is not None: return status
-        if time.time() - self.last_write < max(SILENCE_SECONDS, 10 * seconds_per_step):
-            return DisplayStatus("training", "training in another process")
-        return DisplayStatus("inactive", f"no new lines since {format_clock(self.last_write)}")
-
     def status(self) -> dict[str, Any]:
         "Return the status of the run, as far as it is in the log."
         history = self.history
@@ -75,9 +60,16 @@ class LogSource:
         last = len(history) - 1
         step = columns.step[last] if len(history) else 0
         seconds = columns.seconds[last] if len(history) else 0.0
-        plan = {name: value for name, value in planned_length(history).items() if isinstance(value, (int, float))}
+        plans = [e["data"] for e in list(history.events) if e["kind"] == "plan" and not e["abandoned"]]
+        plan = {k: v for k, v in (plans[-1] if plans else {}).items() if isinstance(v, (int, float))}
         total = plan.get("steps")
-        status = self.find_status(seconds / max(step, 1))
+        status = last_status(history)
+        if self.damage:
+            status = DisplayStatus("failed", self.damage)
+        elif status is None and time.time() - self.last_write < max(SILENCE_SECONDS, 10 * seconds / max(step, 1)):
+            status = DisplayStatus("training", "training in another process")
+        elif status is None:
+            status = DisplayStatus("inactive", f"no new lines since {format_clock(self.last_write)}")
         epoch = f"{columns.epoch[last]:.2f}" if len(history) else None
         return status_fields(history, status, step, total, seconds, epoch=epoch, epochs=plan.get("epochs"))
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..core.history import History
 from ..display.tables import format_value
-from .blocks import first_lost_row, metric_values
+from .blocks import first_lost_row, read_metrics
 
 # %% ../../nbs/10_live/07_health.ipynb #1504c25c
 class Health(NamedTuple):
@@ -64,12 +64,6 @@ def is_exceptional(
     recovered = float(rises[:returns[-1] + 1].max()) if len(returns) else 0.0
     return bool(rises[-1] > max(scatter, FRACTION * fall, UNUSUAL * recovered))
 
-def noise_limit(low: np.ndarray, now: np.ndarray) -> float:
-    "Return the difference of the means of two windows that their scatter can explain."
-    deviation = math.sqrt((low.var(ddof=1) + now.var(ddof=1)) / 2)
-    return deviation * max(1.0, 4.0 * math.sqrt(2 / len(now)))
-
-# %% ../../nbs/10_live/07_health.ipynb #0d437ba7
 def rise_sentence(
     steps: np.ndarray,
     losses: np.ndarray,  # at least MIN_LOSSES, finite, of these steps
@@ -80,7 +74,9 @@ def rise_sentence(
     now = losses[-n:]
     best = int(means.argmin())
     rises = means - np.minimum.accumulate(means)
-    if is_exceptional(rises, noise_limit(losses[best:best + n], now), means[0] - means[best]):
+    # the difference of two means that the scatter of their windows can explain
+    deviation = math.sqrt((losses[best:best + n].var(ddof=1) + now.var(ddof=1)) / 2)
+    if is_exceptional(rises, deviation * max(1.0, 4.0 * math.sqrt(2 / n)), means[0] - means[best]):
         reference, value, place = "lowest", means[best], f"around step {steps[best + n // 2]}"
     elif is_exceptional(np.maximum(means - losses[0], 0.0), 3 * now.std(ddof=1), 0.0):
         reference, value, place = "first loss", losses[0], f"at step {steps[0]}"
@@ -111,9 +107,9 @@ def find_evaluation_rise(
 # %% ../../nbs/10_live/07_health.ipynb #0fd0f651
 def evaluation_sentence(history: History, steps: np.ndarray, losses: np.ndarray) -> str | None:
     "Return a warning if the loss of an evaluation has risen exceptionally; otherwise None."
-    for name in dict.fromkeys(name for metrics in list(history.metrics.values()) for name in metrics):
+    for name, by_row in read_metrics(history).items():
         if not (name.startswith("eval_") and name.endswith("_loss")): continue
-        known = [(row, float(loss)) for row, loss in zip(*metric_values(history, name)) if math.isfinite(loss)]
+        known = [(row, loss) for row, loss in by_row.items() if math.isfinite(loss)]
         best = find_evaluation_rise(np.array([loss for _, loss in known]))
         if best is None: continue
         at, last = (history.rows.step[known[i][0]] for i in (best, -1))

@@ -17,7 +17,7 @@ from ..display.panels import format_axis, linear_ticks
 from ..display.pictures import image_html
 from ..display.svg import GRID_COLOR, TEXT_COLOR, run_colors, series_color, svg_element, svg_text
 from ..display.tables import format_value
-from .blocks import branch_event, discarded_mask, metric_values, numeric_metric_names
+from .blocks import branch_event, discarded_mask, read_metrics
 from .curves import as_history, learner_name, run_label
 
 # %% ../../nbs/10_live/16_run_tree.ipynb #44065bd6
@@ -71,9 +71,8 @@ NOT_DRAWN = {"branch", "rewind", "checkpoint", "load_best", "resume", "add_callb
 def last_result(history: History, rows: np.ndarray) -> str:
     "Return the metric of the last of some rows, or its loss, as text."
     if not len(rows): return ""
-    for name in sorted(numeric_metric_names(history), key=lambda name: name.endswith("loss")):
-        at, values = metric_values(history, name)
-        if at and at[-1] == rows[-1]: return f"{name} {format_value(float(values[-1]))}"
+    for name, by_row in sorted(read_metrics(history).items(), key=lambda item: item[0].endswith("loss")):
+        if rows[-1] == max(by_row): return f"{name} {format_value(by_row[rows[-1]])}"
     return f"loss {format_value(float(history.column('loss')[rows[-1]]))}"
 
 def branching_point(

@@ -5,6 +5,7 @@
 # %% ../../nbs/10_live/09_view_model.ipynb #b097c226
 from __future__ import annotations
 
+import contextlib
 import copy
 import time
 import weakref
@@ -78,9 +79,12 @@ class ViewModel:
         for name, value in self.plain_parts():
             if name in self.sent and self.sent[name] == value: continue
             content[name] = self.sent[name] = value
-        layers = self.changed_layers(buffers)
-        if layers is not None:
-            content["layers"] = layers
+        history = self.main.history
+        if self.has_changed("layers", (history.readings.count, len(history.abandons))):
+            self.layers = layer_heatmaps(history)
+            first = len(buffers)
+            content["layers"] = [about | {"buffer": first + i} for i, (about, _) in enumerate(self.layers)]
+            buffers += [values for _, values in self.layers]
         if runs:
             content["runs" if full else "changed_runs"] = runs
         if not content: return None
@@ -151,17 +155,6 @@ class ViewModel:
             yield "evaluations", evaluation_table(main.history)
         yield "log", [*(name for name in QUANTITIES if suits_log(name, self.curves)), *self.log_metrics]
 
-    def changed_layers(self, buffers: list[np.ndarray]) -> list[dict] | None:
-        "Return the pictures of layers if they have changed, and append their numbers to the buffers."
-        history = self.main.history
-        if not self.has_changed("layers", (history.readings.count, len(history.abandons))): return None
-        self.layers = layer_heatmaps(history)
-        layers = []
-        for description, values in self.layers:
-            layers.append(description | {"buffer": len(buffers)})
-            buffers.append(values)
-        return layers
-
     def has_changed(self, name: str, key: Hashable) -> bool:
         "Return True if a key differs from the last call."
         before = self.keys.get(name)
@@ -217,11 +210,9 @@ class LearnerSource:
 # %% ../../nbs/10_live/09_view_model.ipynb #8bb15a7a
 def fetch_quietly(history: History):
     "Fetch the values that the device has computed."
-    try:
+    # the error of a failed device is reported elsewhere
+    with contextlib.suppress(RuntimeError):
         history.rows.fetch()
-    except RuntimeError:
-        # the error of a failed device is reported elsewhere
-        pass
 
 class HistorySource:
     "Provide a run that is drawn in the same charts as another."
