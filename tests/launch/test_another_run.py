@@ -1,6 +1,6 @@
-"A divided run on several processes is replaced by another one: the processes do it, and nothing passes through the notebook's device."
+"A run on several processes is replaced by another one: the processes do it, and nothing passes through the notebook's device."
 import os, shutil, signal, warnings
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 import pytest, torch
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("launch")]
 
 FSDP = {"fsdp": "full_shard"}
 ZERO_2, ZERO_3 = ({"deepspeed": {"zero_optimization": {"stage": stage}}} for stage in (2, 3))
-DIVISIONS = [pytest.param(FSDP, id="fsdp"), *(pytest.param(d, id=i, marks=pytest.mark.slow) for d, i in ((ZERO_2, "zero2"), (ZERO_3, "zero3")))]
+DIVISIONS = [pytest.param({}, id="ddp"), pytest.param(FSDP, id="fsdp"), *(pytest.param(d, id=i, marks=pytest.mark.slow) for d, i in ((ZERO_2, "zero2"), (ZERO_3, "zero3")))]
 SETTINGS = {"num_train_epochs": 2, "eval_strategy": "no", "lr_scheduler_type": "cosine", "warmup_steps": 2}
 
 
@@ -42,8 +42,12 @@ def no_device(monkeypatch):
 
 @pytest.fixture
 def in_the_notebook(monkeypatch):
-    "Returns a function that lets the notebook execute the verbs that may begin another run."
-    return lambda: monkeypatch.setattr(RemoteRun, "begins_remotely", lambda *args: False)
+    "Returns a function that lets the notebook execute the verbs that may begin another run, between two launches."
+    def begin_run(remote, learner, name, args, kwargs):
+        learner.close()
+        try: return getattr(learner, name)(*args, **kwargs)
+        finally: learner.launch(remote.num_processes, keep_global_batch=remote.plan.keep_global_batch)
+    return lambda: monkeypatch.setattr(RemoteRun, "begin_run", begin_run)
 
 
 @pytest.fixture
@@ -113,7 +117,7 @@ def test_training_resumes_from_the_newest_checkpoint(division, folder, no_device
 
 
 @pytest.mark.parametrize("saved", ["divided", "whole"])
-def test_the_batch_of_one_process_stays_divided(saved, tmp_path, no_device, in_the_notebook):
+def test_the_batch_of_one_process_stays_divided(saved, tmp_path, no_device):
     "With keep_global_batch the loaded run is divided, too, whatever the number of processes that saved it."
     settings = FSDP | {"per_device_train_batch_size": 8, "save_strategy": "steps", "save_steps": 2}
     saver = make(**SETTINGS | settings | (FSDP if saved == "divided" else {"fsdp": None}), output_dir=str(tmp_path / "one"))
@@ -123,19 +127,13 @@ def test_the_batch_of_one_process_stays_divided(saved, tmp_path, no_device, in_t
         saver.step(5)
     wait_for_save(saver.run_state)
     saver.history.close_log()
-    shutil.copytree(tmp_path / "one", tmp_path / "two")
-    def resumed(where, context):
-        learn = make(**SETTINGS | settings, output_dir=str(where))
-        with learn.launch(2, keep_global_batch=True), context():
-            learn.step(1)
-            assert learn.load_checkpoint(where / "checkpoint-4").step == 4
-            there = learn.run_on_all(lambda learn: (learn.args.per_device_train_batch_size, learn.state.max_steps))
-            learn.train()
-        assert there == [(4, 12)] * 2 and learn.args.per_device_train_batch_size == 8
-        return learn
-    learn = resumed(tmp_path / "one", no_device)
-    in_the_notebook()
-    same(resumed(tmp_path / "two", nullcontext), learn)
+    learn = make(**SETTINGS | settings, output_dir=str(tmp_path / "one"))
+    with learn.launch(2, keep_global_batch=True), no_device():
+        learn.step(1)
+        assert learn.load_checkpoint(tmp_path / "one" / "checkpoint-4").step == 4
+        there = learn.run_on_all(lambda learn: (learn.args.per_device_train_batch_size, learn.state.max_steps))
+        learn.train()
+    assert there == [(4, 12)] * 2 and learn.args.per_device_train_batch_size == 8
     whole = make(**SETTINGS | settings | {"save_strategy": "no"})
     if saved == "divided":
         with whole.launch(2, keep_global_batch=True): whole.train()

@@ -500,8 +500,9 @@ def test_a_corrupted_run_is_not_repaired_by_a_verb_that_fails(tmp_path):
         for verb in (learn.step, learn.train, lambda: learn.save_checkpoint(tmp_path/"c")):
             with pytest.raises(InvalidOperation, match="the optimizer failed in the middle of its update"): verb()
         killed(learn)
-        # that is all there is
-        with pytest.raises(RuntimeError, match="continues from its last known state, after step 2"): learn.run_on_all(lambda learn: None)
+        # no process gives the half-updated state to new ones
+        with pytest.raises(RuntimeError, match="continues from its last known state, after step 0"): learn.run_on_all(lambda learn: None)
+        with pytest.raises(KeyError, match="half-way"): learn.train()
         with pytest.raises(InvalidOperation, match="the optimizer failed in the middle of its update"): learn.step()
         learn.reset()
         assert learn.step(2)[-1].step == 2
@@ -1027,11 +1028,14 @@ def test_a_run_that_does_not_fit_here_is_not_restored_here(monkeypatch):
 
     with monkeypatch.context() as here:
         here.setattr(Device, "prepare", is_too_large)
-        with pytest.raises(torch.OutOfMemoryError): learn.reset()   # which passes through this process
+        # the processes do it
+        learn.reset()
+        learn.step(3)
+        with pytest.warns(UserWarning, match="does not fit this process's device"): learn.close()
         with pytest.raises(InvalidOperation, match="could not be loaded"): learn.step(1)
     learn.restore("at the close")
     assert learn.state.global_step == 3 and learn.run_state.current.unloaded is None and learn.step(1)[0].step == 4
-    assert acts(learn) == ["launch", "close"]
+    assert acts(learn)[-2:] == ["launch", "close"]
 
 
 prepare_device = Device.prepare
@@ -1069,18 +1073,17 @@ def test_a_divided_run_begins_anew_although_it_does_not_fit_here(monkeypatch, ho
     assert all(torch.equal(one, two) for one, two in zip(learn.model.state_dict().values(), other.model.state_dict().values()))
 
 
-def test_a_divided_run_goes_on_where_it_does_not_begin_anew(monkeypatch):
+def test_a_divided_run_goes_on_where_it_does_not_begin_anew(monkeypatch, tmp_path):
     "The model cannot be made, or a callback cannot go back; nothing is loaded here."
     def new_model():
-        if fails: raise OSError("the file of the model is gone")
+        if (tmp_path/"gone").exists(): raise OSError("the file of the model is gone")
         torch.manual_seed(0)
         return Net()
-    fails = []
     learn = make(max_steps=4, eval_strategy="no", fsdp="full_shard", kind=lambda model, **settings: Learner(model_init=new_model, **settings))
     with learn.launch(2):
         learn.train()
         losses = [r.loss for r in learn.history]
-        fails.append(True)
+        (tmp_path/"gone").touch()
         with monkeypatch.context() as here:
             here.setattr(Device, "prepare", too_large_here)
             with pytest.raises(OSError, match="is gone"): learn.train()

@@ -163,7 +163,7 @@ def test_the_files_of_a_data_set_are_found(tmp_path):
 
 
 def test_a_checkpoint_is_loaded_on_the_nodes_that_have_it(nodes, monkeypatch, tmp_path):
-    "A divided run may not fit the notebook's device, so its processes load it themselves; the notebook does it where a node lacks the folder."
+    "The processes load it themselves; where a node lacks the folder, an error says so, and the run goes on."
     learn = make(fsdp="full_shard", output_dir=str(tmp_path), save_strategy="no", eval_strategy="no")
     with learn.launch(2, cluster="ray"):
         learn.step(3)
@@ -172,10 +172,9 @@ def test_a_checkpoint_is_loaded_on_the_nodes_that_have_it(nodes, monkeypatch, tm
         before = pids(learn)
         assert learn.load_checkpoint(folder).step == 3 and pids(learn) == before
         assert [r.loss for r in learn.step(3)] == losses
-        assert learn.run_state.parts.remote_run.has_everywhere(learn, folder)
-        monkeypatch.setattr(remote_run.RemoteRun, "has_everywhere", lambda *args: False)
-        assert learn.load_checkpoint(folder).step == 3 and not set(pids(learn)) & set(before)
-        assert [r.loss for r in learn.step(3)] == losses
+        monkeypatch.setattr(remote_run, "file_sizes", lambda _, folder: os.getpid())
+        with pytest.raises(ValueError, match="Not all nodes .* have the files of .*checkpoint-3"): learn.load_checkpoint(folder)
+        assert pids(learn) == before and learn.step(1)[0].step == 7
 
 
 def test_the_files_of_a_folder_are_compared(tmp_path):

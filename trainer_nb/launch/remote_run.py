@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 
-from ..args.deepspeed_args import is_deepspeed_enabled
-from ..args.fsdp_args import is_fsdp_enabled
 from ..core.callbacks import PROCESS_STATE_FIELDS, TrainerCallback, close_callbacks
 from ..core.errors import InvalidOperation, RemotePart, join_names, warn
 from ..core.history import close_other_logs
@@ -27,11 +25,11 @@ from ..engine.loop import StepLimit, StopCondition
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import compare_checksums, find_loss_module, renew_initial_snapshot
 from ..engine.run_state import own_run_name, record_act
-from ..engine.session import apply_change, check_not_in_step, raise_if_interrupted, record_callback_changes
+from ..engine.session import check_not_in_step, raise_if_interrupted, record_callback_changes
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.user_state import attribute_digests
 from ..engine.snapshot import capture_snapshot, gather_snapshot
-from .learner_parts import AttributeWatch, RunTransfer, capture_id, has_open_launch, history_from_lines
+from .learner_parts import AttributeWatch, RunTransfer, capture_id, history_from_lines
 from .learner_parts import keep_unloaded, learner_parts, release_local_run, restore_local_run
 from .learner_parts import take_unloaded
 from .outcomes import find_root_failure
@@ -46,7 +44,6 @@ from .replica import prepare_replica, process_location, replica_checksums, run_f
 from .replica import share_history
 from ..state.checkpoint_dirs import has_manifest, read_manifest
 from ..state.hub import find_checkpoint, pop_token, set_token
-from ..state.restore import restart_from_first_weights
 
 # %% ../../nbs/11_launch/18_remote_run.ipynb #6714b64f
 READ_ONLY_VERBS = frozenset(
@@ -61,15 +58,10 @@ REMOTE_VERBS = READ_ONLY_VERBS | frozenset(
         " pop_callback snapshot restore plan _begin_again _end_here"
     ).split()
 )
-# verbs that may begin another run, and restore(), of a snapshot of an earlier run
-LOCAL_VERBS = ("load_checkpoint", "reset", "_begin_again")
-# verbs of these that need no device in the kernel, with a function of the learner that returns whether this is so
-HOST_VERBS: dict[str, Callable[[TrainerBase], bool]] = {
-    "reset": lambda learner: True,
-    "_begin_again": lambda learner: learner.model_init is not None,
-}
+# verbs that may begin another run: restore() does so with a snapshot of another one
+BEGINNING_VERBS = ("load_checkpoint", "reset", "restore", "_begin_again")
 # verbs that repair a run whose optimizer has failed halfway
-VERBS_WHEN_CORRUPTED = ("rewind", "restore", *LOCAL_VERBS)
+VERBS_WHEN_CORRUPTED = ("rewind", *BEGINNING_VERBS)
 UNSUPPORTED_VERBS = frozenset("check debug_step branch batch_size_find export_script".split())
 
 # %% ../../nbs/11_launch/18_remote_run.ipynb #049af598
@@ -115,19 +107,6 @@ def pop_remote_callback(
         remote.callbacks = list(handler.callbacks)
         handler.take_changes()
         return found
-
-def is_divided(learner: TrainerBase) -> bool:
-    "Return whether each process has a part of the run: it may not fit the kernel's device."
-    return is_fsdp_enabled(learner.args.fsdp) or is_deepspeed_enabled(learner.args)
-
-def needs_no_device(
-    learner: TrainerBase,
-    name: str,  # of a verb
-) -> bool:
-    "Return whether a verb leaves a divided run on the host, on its way through the kernel."
-    # a corrupted run would continue if the verb failed
-    is_possible = name in HOST_VERBS and HOST_VERBS[name](learner) and not learner.run_state.current.corrupted
-    return is_possible and is_divided(learner)
 
 def locate_checkpoint(
     learner: TrainerBase,
@@ -430,10 +409,7 @@ class RemoteRun:
             args = (learner.snapshots[args[0]],)
         if name == "restore" and args:
             args = (whole_snapshot(args[0]),)
-        is_of_other_run = name == "restore" and bool(args) and args[0].values["run"] != learner.history.run_id
-        if name in LOCAL_VERBS or is_of_other_run:
-            begin = self.begin_remotely if self.begins_remotely(learner, name) else self.begin_locally
-            return begin(learner, name, args, kwargs)
+        if name in BEGINNING_VERBS: return self.begin_run(learner, name, args, kwargs)
         with run.interrupts:
             if name in READ_ONLY_VERBS:
                 run.interrupts.raise_on_first_press()
@@ -461,27 +437,24 @@ class RemoteRun:
                 is_logged = len(learner.state.log_history) > num_logs
                 if is_logged or not self.should_restart(learner, death): raise
 
-    def begins_remotely(self, learner: TrainerBase, name: str) -> bool:
-        "Return whether the processes execute a verb that may begin another run, which then needs no device here."
-        if not is_divided(learner): return False
-        if name == "_begin_again": return not needs_no_device(learner, name)
-        return name in ("restore", "load_checkpoint")
-
-    def has_everywhere(self, learner: TrainerBase, folder: Path) -> bool:
-        "Return whether all processes find the files of a folder as the kernel does; other machines may not have it."
-        if self.plan.cluster is None: return True
+    def check_has_everywhere(self, learner: TrainerBase, folder: Path):
+        "Raise ValueError unless all processes find the files of a folder as the kernel does."
+        if self.plan.cluster is None: return
         here = file_sizes(None, str(folder))
-        return all(there == here for there in self.collect(learner, file_sizes, str(folder)).values())
+        if all(there == here for there in self.collect(learner, file_sizes, str(folder)).values()): return
+        raise ValueError(
+            f"Not all nodes of the cluster have the files of {folder}: give a folder on a file system that they share; or"
+            " call learn.close(), load it here, and launch again."
+        )
 
-    def begin_remotely(self, learner: TrainerBase, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
+    def begin_run(self, learner: TrainerBase, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
         "Execute a verb that may begin another run in the processes, and continue with that run."
         with learner.run_state.interrupts:
             if name == "load_checkpoint":
                 # it may be the newest one
                 self.collect(learner, finish_save)
-                located = locate_checkpoint(learner, *args, **kwargs)
-                if not self.has_everywhere(learner, located[0]): return self.begin_locally(learner, name, args, kwargs)
-                args, kwargs = located, {}
+                args, kwargs = locate_checkpoint(learner, *args, **kwargs), {}
+                self.check_has_everywhere(learner, args[0])
             outcome: VerbOutcome = self.execute(learner, run_verb_recording, name, args, kwargs)
             self.follow_run(learner)
             for text in outcome.warnings:
@@ -508,24 +481,6 @@ class RemoteRun:
         self.mirror = HistoryMirror(history)
         self.processes.events.mirror = self.mirror
         self.execute(learner, follow_history, history.path)
-
-    def begin_locally(self, learner: TrainerBase, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
-        "Execute a verb that may begin another run in the kernel, and continue with new processes."
-        run = learner.run_state
-        on_host = needs_no_device(learner, name)
-        with run.interrupts:
-            self.end(learner, self.fetch_run(learner), is_temporary=True, on_host=on_host)
-            # the run is about to be on them again
-            run.num_processes = self.num_processes
-            try:
-                if on_host and name == "reset":
-                    return apply_change(learner, "reset()", lambda: restart_from_first_weights(learner, prepares=False))
-                return getattr(learner, name)(*args, **kwargs)
-            finally:
-                if not has_open_launch(learner.history):
-                    # the run has begun anew, or was loaded from a checkpoint
-                    self.record_launch(learner)
-                self.take_over(learner)
 
     def launch_data(self) -> dict[str, Any]:
         "Return the data of the launch for the history."
@@ -600,8 +555,6 @@ class RemoteRun:
         self,
         learner: TrainerBase,
         transfer: RunTransfer | None,  # None: the run ends here
-        is_temporary: bool = False,  # new processes are going to take the run over
-        on_host: bool = False,  # do not restore the run: new processes are going to take it over, or begin another one
     ):
         "End the processes, and restore the run in the kernel's learner; if that fails, keep it as a named snapshot."
         run = learner.run_state
@@ -609,26 +562,13 @@ class RemoteRun:
         run.num_processes = 1
         self.processes.close()
         self.mirror.stop()
-        if not is_temporary:
-            self.release()
+        self.release()
         if transfer is None: return
-        if not is_temporary:
-            record_act(run, "close")
-        if on_host:
-            run.first.snapshot = run.first.snapshot or transfer.initial_snapshot
-            # they continue it unless another one has begun
-            run.current.unloaded = transfer.snapshot
-            run.current.has_stale_weights = True
-            run.current.corrupted = "the run is on its way to new processes"
-            return
+        record_act(run, "close")
         try:
             restore_local_run(learner, transfer, self.sent_digests)
         except BaseException as error:
-            self.release()
             if transfer.snapshot is None: raise
-            if is_temporary:
-                # it stays in this process
-                record_act(run, "close")
             if run.current.corrupted:
                 # nothing continues from a half-updated state
                 release_local_run(learner)
@@ -647,7 +587,7 @@ class RemoteRun:
                 " tries again to load it here"
             )
             advice = keep_unloaded(learner, snapshot, error, CLOSE_SNAPSHOT, advice)
-            if isinstance(error, torch.OutOfMemoryError) and not is_temporary:
+            if isinstance(error, torch.OutOfMemoryError):
                 # a run that is divided because it does not fit one device
                 return warn(f"The processes have ended, and the run does not fit this process's device: {advice}.")
             error.add_note(f"The processes have ended, and the run is kept: {advice}.")

@@ -5,6 +5,7 @@
 # %% ../../nbs/07_state/11_restore.ipynb #b00c2d4c
 from __future__ import annotations
 
+import copy
 import gc
 import time
 from collections import deque
@@ -166,10 +167,7 @@ def restart_finished_run(learner: TrainerBase) -> str:
     return f"the same weights, {kept}, {'a new' if schedule is None else 'the same'} schedule{base}"
 
 
-def restart_from_first_weights(
-    learner: TrainerBase,
-    prepares: bool = True,  # prepare the new run here; False: other processes do
-):
+def restart_from_first_weights(learner: TrainerBase):
     "Begin a new run from the first weights."
     run = learner.run_state
     restore_evaluated(run)
@@ -188,10 +186,12 @@ def restart_from_first_weights(
     run.first.snapshot.release()
     reset_run_state(run)
     run.first.begins_run = True
-    own = {k: v for k, v in hide_tokens(run.args.changed()).items() if k in TrainingArguments.__dataclass_fields__}
+    args = copy.copy(run.args)
+    # one of several processes may have others
+    vars(args).update(run.data.global_settings)
+    own = {k: v for k, v in hide_tokens(args.changed()).items() if k in TrainingArguments.__dataclass_fields__}
     record_act(run, "reset", settings=own)
-    if prepares:
-        prepare(learner)
+    prepare(learner)
     report_lost(run, "reset()")
 
 # %% ../../nbs/07_state/11_restore.ipynb #cb3d5892
