@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install -qq -c constr
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart lab test test-slow test-gpu test-oldest yardstick soak browser export bench figures wheel clean
+.PHONY: help quickstart lab test test-slow test-gpu test-oldest yardstick incidents soak browser export bench figures wheel clean
 
 help:            ## this list
 	@awk -F ':.*## ' '/^[a-z-]+: .*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,10 @@ test-oldest: $(OLDVENV)/.oldest ## the tests of the core with the oldest version
 # ONLY=quick or names of programs; BASE, HEAD: revisions (without HEAD: the working tree).
 yardstick: $(VENV)/.dev ## programs over all features with an earlier version and with this one: the same bytes, names and table
 	@$(BIN)/python tests/yardstick/compare.py $(if $(BASE),--base $(BASE)) $(if $(HEAD),--head $(HEAD)) $(if $(ONLY),--only $(ONLY))
+
+incidents: export OMP_NUM_THREADS ?= 1
+incidents: $(VENV)/.dev ## NAMES="...": faulty programs that people reported, and healthy ones: what check(), diagnose() and the run find
+	@$(BIN)/python tests/incidents/run_incidents.py $(NAMES)
 
 N    ?= 20000
 RUNS ?= 2000

@@ -10,7 +10,7 @@ import argparse
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import TensorDataset, random_split
 
 from trainer_nb import Learner, set_seed
 
@@ -30,8 +30,8 @@ def main():
 
     set_seed(0)
     network = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 10))
-    data = digits()
-    learn = Learner(network, train_dataset=data, eval_dataset=data, loss_func=nn.functional.cross_entropy, compute_metrics=accuracy,
+    train, held_out = random_split(digits(), [0.8, 0.2])
+    learn = Learner(network, train_dataset=train, eval_dataset=held_out, loss_func=nn.functional.cross_entropy, compute_metrics=accuracy,
                     per_device_train_batch_size=32, learning_rate=1e-2, num_train_epochs=2 if quick else 10, output_dir="processes",
                     save_strategy="no", logging_steps=20, use_cpu=not torch.cuda.is_available())
     # keep_global_batch: 32 samples in a step, however many processes there are

@@ -1,0 +1,75 @@
+"Faults with several processes, and with files."
+import tempfile
+
+import torch
+from tiny import SETTINGS, Net, incident, learner, seeded, split, table
+from torch.utils.data import DataLoader
+
+from trainer_nb import Learner, TrainerCallback
+
+
+def two_processes(learn): return learn.launch(2)
+
+
+class ClipWeights(TrainerCallback):
+    "Keep the weights small, on the main process or on all."
+    def __init__(self, main_only): self.main_only = main_only
+
+    @torch.no_grad()
+    def on_step_end(self, args, state, control, model, **kwargs):
+        if self.main_only and not state.is_world_process_zero: return
+        for weight in model.parameters(): weight.clamp_(-0.3, 0.3)
+
+
+@incident("processes", "DeepSpeed #1801, jxmnop: DDP out of sync (TrainCheck): a change on one rank only", "differ|rank|process", tool="run", around=two_processes)
+def weights_differ_by_rank(faulty):
+    return learner(seeded(Net), *split(*table()), callbacks=[ClipWeights(faulty)])
+
+
+class OwnLoader(Learner):
+    "A loader that does not ask how many processes there are."
+    def get_train_dataloader(self):
+        order = torch.Generator().manual_seed(0)
+        return DataLoader(self.train_dataset, batch_size=16, shuffle=True, generator=order)
+
+
+@incident("processes", "DiffusionDPO #15, openvla-oft #51: a DataLoader without a distributed sampler", "same samples|sampler|get_train_dataloader", tool="run", around=two_processes)
+def same_samples_on_all_ranks(faulty):
+    return learner(seeded(Net), *split(*table()), OwnLoader if faulty else Learner)
+
+
+def resumed(learn): learn.train() if learn.args.resume_from_checkpoint else learn.train(resume_from_checkpoint=True)
+
+
+@incident("files", "transformers #23325, #7198: the setting resume_from_checkpoint is not used by train()", "resume|anew|from the start", tool="run", finish=resumed)
+def resume_starts_anew(faulty):
+    folder = tempfile.mkdtemp()
+    first = learner(seeded(Net), *split(*table()), output_dir=folder, save_steps=50)
+    first.step(60)
+    given = dict(resume_from_checkpoint=f"{folder}/checkpoint-50") if faulty else {}
+    return learner(seeded(Net), *split(*table()), output_dir=folder, save_steps=50, **given)
+
+
+def adapted(path=None):
+    "A model with adapters on the body and a new head; from a folder, as it is deployed."
+    from peft import LoraConfig, PeftModel, get_peft_model
+    model = seeded(Net)
+    if path: return PeftModel.from_pretrained(model, path)
+    return get_peft_model(model, LoraConfig(r=4, target_modules=["body.0", "body.2"]))
+
+
+def reloaded(learn):
+    "The loss of the saved model."
+    folder = tempfile.mkdtemp()
+    learn.save_model(folder)
+    return Learner(adapted(folder), eval_dataset=split(*table())[1], loss_func=torch.nn.functional.cross_entropy, **SETTINGS).evaluate()["eval_loss"]
+
+
+@incident("files", "peft #577, transformers #26160: the trained head is not among what is saved", "modules_to_save|not saved|head", tool="run", score=reloaded)
+def head_not_saved(faulty):
+    from peft import LoraConfig, get_peft_model
+    model = get_peft_model(seeded(Net), LoraConfig(r=4, target_modules=["body.0", "body.2"], modules_to_save=None if faulty else ["head"]))
+    if faulty: model.base_model.model.head.requires_grad_(True)
+    return learner(model, *split(*table()))
+
+
