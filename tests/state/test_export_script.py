@@ -226,7 +226,7 @@ def test_a_run_that_a_script_finishes(session):
     assert "repeats the steps and changes of the run so far, and then trains to its end" in session.run("print(out)")
     assert "up to step 6 of 21, and then to its end." in text
     assert text.index("learn.step(4)") < text.index("lr=0.002") < text.index("learn.step(2)") < text.index("learn.train()") < text.index("save_model")
-    assert "_check_weights" not in text
+    assert "check_weights" not in text
     code, said = session.forks(session.folder/"train.py", session.folder/"got")
     assert code == 0 and same(session.folder/"want", session.folder/"got"), said
     session.run("learn.export_script('train.py', train=True)")   # a finished run

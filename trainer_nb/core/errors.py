@@ -9,6 +9,7 @@ import difflib
 import functools
 import gc
 import inspect
+import itertools
 import numbers
 import os
 import re
@@ -341,6 +342,17 @@ class Paused(Interrupted):
 def ipython_shell() -> Any:
     "Return the active IPython shell, or None."
     return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+
+def calling_place() -> tuple[int, int, int] | None:
+    "Return cell (0: a script), line and column of the expression of the notebook or script being evaluated; None elsewhere."
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (frame.f_code.co_flags & inspect.CO_OPTIMIZED or frame.f_globals.get("__name__") != "__main__"):
+        frame = frame.f_back
+    if frame is None: return None
+    line, _, column, _ = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
+    shell = ipython_shell()
+    # IPython has counted the running cell already
+    return 0 if shell is None else shell.execution_count - 1, line or frame.f_lineno, column or 0
 
 def call_after_cell(function: Callable[[], object]):
     "Call a function once, at the end of the running cell; no-op outside IPython."

@@ -21,8 +21,8 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import torch
 
-from .errors import Interrupted, call_after_cell, call_error, ipython_shell, note_lost_device
-from .errors import release_last_traceback
+from .errors import Interrupted, call_after_cell, call_error, calling_place, ipython_shell
+from .errors import note_lost_device, release_last_traceback
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #c51a8848
 def _in_main_thread() -> bool: return threading.current_thread() is threading.main_thread()
@@ -407,19 +407,14 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=RUN_LOCK.reset)
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #1f62d548
-# by cell, line and id of the run: step and number of events of the run when a verb was called there for the first time
-VERB_CALLS: dict[tuple[int, int, str], tuple[int, int]] = {}
+# by cell, line, column and id of the run: the verb that was called there first, and step and number of events of the run then
+VERB_CALLS: dict[tuple[int, int, int, str], tuple[str, int, int]] = {}
 
-def note_verb_call(run: Any):
-    "Record the position of a run at the line of the notebook or the script that calls a verb; do nothing elsewhere."
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and (frame.f_code.co_flags & inspect.CO_OPTIMIZED or frame.f_globals.get("__name__") != "__main__"):
-        frame = frame.f_back
-    if frame is None: return
-    shell = ipython_shell()
-    # IPython has counted the running cell already
-    number = 0 if shell is None else shell.execution_count - 1
-    VERB_CALLS.setdefault((number, frame.f_lineno, run.history.run_id), (run.state.global_step, len(run.history.events)))
+def note_verb_call(run: Any, verb: str):
+    "Record the position of a run at the place in the notebook or the script that calls a verb; do nothing elsewhere."
+    place = calling_place()
+    if place is None: return
+    VERB_CALLS.setdefault((*place, run.history.run_id), (verb, run.state.global_step, len(run.history.events)))
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #7d80a28f
 L = TypeVar("L")
@@ -436,7 +431,7 @@ def exclusive(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L,
             run = getattr(self, "run_state", None)
             if run is not None:
                 if RUN_LOCK.depth == 1:
-                    note_verb_call(run)
+                    note_verb_call(run, method.__name__)
                     # collecting garbage takes a while; a press meanwhile is one of the verb
                     with RUN_LOCK.button.deferred():
                         release_last_traceback()

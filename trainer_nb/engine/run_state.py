@@ -21,6 +21,7 @@ import torch
 
 from ..args.training_args import MASKED_TOKEN, TrainingArguments, hide_tokens
 from ..core.callbacks import CallbackHandler, TrainerCallback, TrainerControl, TrainerState
+from ..core.errors import calling_place
 from ..core.history import History
 from ..core.records import Record
 from ..core.interrupts import InterruptGuard
@@ -218,6 +219,8 @@ class MadeParts:
     # an override of set_initial_training_values, which determines the length of the run
     length_override: Callable[..., tuple] | None = None
     model_seed: int | None = None            # with which model_init made the model
+    # where in a cell or the script the learner was made, or what it is a branch of
+    place: tuple[int, int, int] | None = field(default_factory=calling_place)
     inspected_forward: Callable | None = None   # of the model, when the learner's model_facts were read
 
 @dataclass(repr=False, eq=False, slots=True)

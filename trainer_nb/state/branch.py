@@ -108,6 +108,7 @@ def branch(learner: TrainerBase, changes: dict):
     )
     new.run_state.history = copy_history(run.history, changes.get("run_name"))
     new.run_state.first.snapshot = run.first.snapshot
+    new.run_state.made.place = run.made.place
     if args.output_dir is not None or args.saves_checkpoints:
         args.output_dir = os.path.join(args.save_dir, "branches", new.run_state.history.run_id)
     watch_assignments(new)
