@@ -28,11 +28,10 @@ import numpy as np
 import torch
 
 # %% ../../nbs/01_core/12_put.ipynb #3aa00dac
-from .content import available_device, has_same_bytes, node_value
 from .nodes import ATOMS, ArrayNode, CallableNode, GeneratorNode, HeldNode, LeafNode, MappingNode, ModuleNode
 from .nodes import ObjectArrayNode, ObjectNode, OptimizerNode, Ref, SequenceNode, SparseNode
-from .nodes import StatefulNode, TensorNode, Tree, Unsupported, compact, has_own_memory, is_distributed
-from .nodes import memory_span, name_of, region_view, write_tensor
+from .nodes import StatefulNode, TensorNode, Tree, Unsupported, available_device, compact, has_own_memory
+from .nodes import has_same_bytes, is_distributed, memory_span, name_of, node_value, region_view, write_tensor
 from .seeding import FUNCTIONS, parts_of, set_generator_state, variables_of
 from .tree import MAPPINGS, SEQUENCES, has_state_dict, of_library
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from ..core.content import has_same_bytes
+from ..core.nodes import has_same_bytes
 from ..core.errors import checked_class, short_repr, warn
 
 # %% ../../nbs/03_data/00_collate.ipynb #9bc54807

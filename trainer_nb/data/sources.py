@@ -29,10 +29,9 @@ from torch.utils.data import Sampler, default_collate
 from torch.utils.data._utils.signal_handling import _remove_worker_pids
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from ..core.content import Content
 from ..core.errors import short_repr
 from ..core.interrupts import BATCH_WAIT, InterruptGuard
-from ..core.nodes import Tree, Unsupported
+from ..core.nodes import Content, Tree, Unsupported
 from ..core.put import MISSING, Put, class_finder
 from ..core.seeding import MAKING_BATCH, SEED_FETCH, SEED_ORDER, GeneratorSeeds, OwnGenerators
 from ..core.seeding import making_batch, mix_seed, preserve_generators, seed_all

@@ -16,12 +16,11 @@ from typing import Any, NamedTuple
 import torch
 
 from ..core.errors import warn
-from ..core.content import has_same_bytes
 from ..device.collectives import World
 from ..device.sharding import is_strategy_tensor, local_nbytes, to_local
 from ..device.weight_storage import is_read_only
 from ..core.put import MISSING
-from ..core.nodes import ATOMS, has_own_memory, write_tensor
+from ..core.nodes import ATOMS, has_own_memory, has_same_bytes, write_tensor
 from .run_state import RunState
 from .snapshot_fields import has_max_norm
 from .state_holders import Holder, fetch_holders, optimizer_holders, step_holders

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..core.content import has_same_bytes
+from ..core.nodes import has_same_bytes
 from ..device.sharding import divided_shape, local_nbytes, to_local
 from ..device.weight_storage import WeightDigests, has_scale
 from .snapshot_file import SMALLEST, SnapshotFile, memory_for_copies

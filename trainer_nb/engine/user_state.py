@@ -18,8 +18,7 @@ import torch
 # %% ../../nbs/06_engine/13_user_state.ipynb #04ae0be9
 from ..core.errors import join_names, warn
 from ..core.put import MISSING, Put, class_finder
-from ..core.content import Content
-from ..core.nodes import ATOMS, GeneratorNode, LeafNode, Ref, StatefulNode, TensorNode, Tree, Unsupported
+from ..core.nodes import ATOMS, Content, GeneratorNode, LeafNode, Ref, StatefulNode, TensorNode, Tree, Unsupported
 from ..core.seeding import FUNCTIONS, GENERATOR_TYPES
 from ..core.tree import Capture, has_state_dict, is_resource
 from ..data.loader import OpaqueSource
