@@ -21,7 +21,7 @@ from ..device.accelerator import check_fp16
 from .dataloaders import check_eval_data
 from .edits import find_attribute, is_of_user
 from .generate import warn_of_idle
-from .given_parts import apply_args, check_callables, check_losses, drop_loader, renew_model
+from .given_parts import apply_args, check_parts, checked_parts, drop_loader, renew_model
 from .overrides import TrainerBase
 from .prepare import OPTIMIZER_MAKERS, discard_former_parts, discard_made_optimizer
 from .run_state import as_callback, record_act
@@ -224,8 +224,7 @@ def adopt_settings(
     if token is not None and run.parts.uploader is not None:
         run.parts.uploader.token = token
     if run.parts.remote_run is None:
-        check_losses(new, learner.loss_func, learner.compute_loss_func)
-        check_callables(new, compute_metrics=learner.compute_metrics)
+        check_parts(new, checked_parts(learner))
         check_fp16(new)
         check_eval_data(learner, new)
     # a run that begins anew keeps its optimizer

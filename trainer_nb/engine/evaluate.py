@@ -29,7 +29,6 @@ from .loss import split_labels
 from .eval_outputs import EvalLoopOutput, EvalOutputs, EvalPrediction, PredictionOutput
 from .eval_outputs import StreamingMetrics, annotate_errors, average_logs, check_metrics, speed_metrics
 from .eval_outputs import to_numbers
-from .given_parts import check_callables
 from .overrides import TrainerBase
 from .prepare import check_equal_lengths, check_replicas, prepare, prepare_model
 from .rollback import BufferBackup
@@ -211,7 +210,6 @@ class EvalAccumulator:
         self.loader = loader
         self.args = args
         self.per_batch_metrics = args.batch_eval_metrics and learner.compute_metrics is not None
-        check_callables(args, compute_metrics=learner.compute_metrics)
         self.outputs = EvalOutputs(args)
         compute = learner.compute_metrics if self.per_batch_metrics else None
         device = learner.run_state.device

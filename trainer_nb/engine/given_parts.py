@@ -77,16 +77,6 @@ def check_callables(
         example, number, names = BATCH_METRICS if per_batch else FUNCTIONS[name]
         check_callable(name, function, example, *[None] * number, **dict.fromkeys(names))
 
-def check_losses(args: TrainingArguments, loss_func: Callable | None, compute_loss_func: Callable | None) -> None:
-    "Raise ValueError for two loss functions, and for one with label smoothing."
-    if loss_func is not None and compute_loss_func is not None:
-        raise ValueError("Both loss_func and compute_loss_func were given; give the one or the other (None removes one).")
-    if args.label_smoothing_factor and (loss_func is not None or compute_loss_func is not None):
-        raise ValueError(
-            "label_smoothing_factor works on the model's own loss; with a loss function of yours, smooth there, "
-            "for example CrossEntropyLoss(label_smoothing=0.1)."
-        )
-
 def check_sources(
     model_init: Any,
     optimizers: Any,
@@ -142,25 +132,30 @@ def check_processing_class(processing_class: Any) -> None:
 _LOSSES = ("loss_func", "compute_loss_func")
 # what the optimizer comes from, if not from the settings
 _OPTIMIZER_SOURCES = ("optimizers", "optimizer_cls_and_kwargs")
-_SOURCES = ("model_init", *_OPTIMIZER_SOURCES)
+# parts that are checked together
+_CHECKED = (*FUNCTIONS, "model_init", *_OPTIMIZER_SOURCES, "metrics", "processing_class")
 
-def check_part(
-    learner: TrainerBase,
-    name: str,  # of an attribute of the learner
-    value: Any,
+def check_parts(
+    args: TrainingArguments,
+    parts: Mapping[str, Any],  # by name: those of the constructor, or all of a learner
 ) -> None:
-    "Raise TypeError or ValueError for a part that the constructor would not accept either."
-    if name == "data_collator" and value is None:
-        raise TypeError("data_collator is a function, not None; trainer_nb.default_data_collator is the default.")
-    parts = {n: getattr(learner, n) for n in (*_LOSSES, *_SOURCES)} | {name: value}
-    if name in FUNCTIONS: check_callables(learner.args, **{name: value})
-    if name in _LOSSES: check_losses(learner.args, *(parts[n] for n in _LOSSES))
-    if name in _SOURCES: check_sources(*(parts[n] for n in _SOURCES))
-    if name == "optimizer": check_optimizers(value, None)
-    if name == "lr_scheduler": check_optimizers(None, value)
-    if name == "metrics": check_metrics(value)
-    if name == "model": check_is_model(value)
-    if name == "processing_class": check_processing_class(value)
+    "Raise TypeError or ValueError for parts that cannot be used, or contradict each other or the settings."
+    check_processing_class(parts["processing_class"])
+    has_loss = [parts[name] is not None for name in _LOSSES]
+    if all(has_loss):
+        raise ValueError("Both loss_func and compute_loss_func were given; give the one or the other (None removes one).")
+    if args.label_smoothing_factor and any(has_loss):
+        raise ValueError(
+            "label_smoothing_factor works on the model's own loss; with a loss function of yours, smooth there, "
+            "for example CrossEntropyLoss(label_smoothing=0.1)."
+        )
+    check_sources(parts["model_init"], *(parts[name] for name in _OPTIMIZER_SOURCES))
+    check_callables(args, **{name: parts[name] for name in FUNCTIONS})
+    check_metrics(parts["metrics"])
+
+def checked_parts(learner: TrainerBase) -> dict[str, Any]:
+    "Return the present parts of a learner, for `check_parts`."
+    return {name: vars(learner)[name] for name in _CHECKED}
 
 # %% ../../nbs/06_engine/08_given_parts.ipynb #03007995
 def check_not_remote(run: RunState | None, name: str) -> None:
@@ -262,10 +257,10 @@ def replace_part(learner: TrainerBase, name: str, value: Any) -> None:
     with RUN_LOCK:
         run = learner.run_state
         check_not_remote(run, name)
-        check_part(learner, name, value)
         if name not in _REPLACE: return replace_value(learner, name, value)
         check_replaceable(run, name)
         if name in ("model", "train_dataset") and run.verb.phase in ("tasks", "evaluate"):
+            if name == "model": check_is_model(value)
             run.verb.deferred_changes.append(as_callback(run, partial(_REPLACE[name], learner, value)))
         else:
             _REPLACE[name](learner, value)
@@ -273,6 +268,9 @@ def replace_part(learner: TrainerBase, name: str, value: Any) -> None:
 def replace_value(learner: TrainerBase, name: str, value: Any) -> None:
     "Store another value of a part; before the first step, discard what was made with the former one."
     run = learner.run_state
+    if name == "data_collator" and value is None:
+        raise TypeError("data_collator is a function, not None; trainer_nb.default_data_collator is the default.")
+    if name in _CHECKED: check_parts(learner.args, checked_parts(learner) | {name: value})
     former = vars(learner).get(name)
     is_same = value is former
     if isinstance(value, tuple) and isinstance(former, tuple) and len(value) == len(former):
@@ -293,6 +291,7 @@ def replace_value(learner: TrainerBase, name: str, value: Any) -> None:
 
 def replace_model(learner: TrainerBase, model: torch.nn.Module) -> None:
     "Replace the model before the first step."
+    check_is_model(model)
     run = learner.run_state
     check_run_not_begun(run, "model", run.model)
     take_model(run, model)
@@ -362,6 +361,7 @@ def keep_given_parts(learner: TrainerBase) -> Iterator[None]:
 def give_optimizer(learner: TrainerBase, optimizer: torch.optim.Optimizer) -> None:
     """Replace the optimizer before the first step by one of the user's, which reset() uses again, as that of the
     constructor; discard a schedule that was created for the old one."""
+    check_optimizers(optimizer, None)
     run = learner.run_state
     check_run_not_begun(run, "optimizer", run.optimizer)
     if run.made.own_scheduler and run.optimizer is not None and run.optimizer is not optimizer:
@@ -372,6 +372,7 @@ def give_optimizer(learner: TrainerBase, optimizer: torch.optim.Optimizer) -> No
 
 def give_scheduler(learner: TrainerBase, scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
     "Replace the schedule before the first step by one of the user's, which reset() uses again."
+    check_optimizers(None, scheduler)
     run = learner.run_state
     check_run_not_begun(run, "lr_scheduler", run.lr_scheduler)
     run.lr_scheduler = scheduler

@@ -32,15 +32,13 @@ from .dataloaders import divide_loader, initial_training_values
 from .dataloaders import is_iterable_only, make_eval_loader, make_test_loader, make_train_loader
 from .dataloaders import make_train_sampler, per_process_batch_size, rank_shard, signature_columns
 from .generate import NO_GENERATION, generating_step, padding_token, warn_of_idle
-from .given_parts import NO_MODEL_MESSAGE, ModelFact, UserPart, check_callables, check_is_model
-from .given_parts import check_losses, check_not_elsewhere, check_not_remote, check_processing_class
-from .given_parts import check_sources, local_model, optimizer_settings, own_forward, replace_args
+from .given_parts import NO_MODEL_MESSAGE, ModelFact, UserPart, check_is_model, check_not_elsewhere
+from .given_parts import check_not_remote, check_parts, local_model, optimizer_settings, own_forward, replace_args
 from .given_parts import replace_callbacks, replace_part, replace_state, take_model, trial_parameter
 from .loss import ModelFacts, check_loss, compute_batch_loss
 from .loss import inspect_model, is_single_input, label_smoother, predict_batch, unwrap_model
 from .run_state import GivenSettings, RunState, schedule_args, schedule_start
 from .signatures import accepted_kwargs, check_callable, function_parameters, positional_args
-from .eval_outputs import check_metrics
 from ..optim.extra_optimizers import target_options
 from ..optim.optimizers import create_optimizer, decay_parameter_names, optimizer_class, optimizer_groups
 from ..optim.schedules import create_scheduler
@@ -154,44 +152,28 @@ class TrainerBase:
             warn("tokenizer is the older name of processing_class: give processing_class=tokenizer.")
             older = settings.pop("tokenizer")
             processing_class = older if processing_class is None else processing_class
-        check_processing_class(processing_class)
         script = args if isinstance(args, TrainingArguments) else None
         args = resolve_args(args, settings)
         if model is None and model_init is None: raise ValueError(NO_MODEL_MESSAGE)
         if model is not None:
             if model_init is not None: raise ValueError("Both model and model_init were given; give the one or the other.")
             check_is_model(model)
-        check_losses(args, loss_func, compute_loss_func)
-        check_sources(model_init, optimizers, optimizer_cls_and_kwargs)
         if callbacks is not None and not isinstance(callbacks, (list, tuple)):
             raise TypeError(f"callbacks is a list, not {type(callbacks).__name__}; write callbacks=[...].")
-        check_callables(
-            args,
-            data_collator=data_collator,
-            loss_func=loss_func,
-            compute_loss_func=compute_loss_func,
-            compute_metrics=compute_metrics,
-            preprocess_logits_for_metrics=preprocess_logits_for_metrics,
+        given = dict(
+            data_collator=data_collator, loss_func=loss_func, compute_loss_func=compute_loss_func,
+            compute_metrics=compute_metrics, preprocess_logits_for_metrics=preprocess_logits_for_metrics, metrics=metrics,
+            model_init=model_init, optimizers=optimizers, optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
+            processing_class=processing_class,
         )
-        check_metrics(metrics)
+        check_parts(args, given)
         if type(self).training_step is not TrainerBase.training_step:
             check_training_step(self.training_step)
         warn_of_idle(args)
         pads = hasattr(processing_class, "pad")
-        self._train_dataset = train_dataset
-        self.eval_dataset = eval_dataset
-        self.processing_class = processing_class
-        self.data_collator = data_collator or (
-            DataCollatorWithPadding(processing_class) if pads else default_data_collator
-        )
-        self.model_init = model_init
-        self.compute_loss_func = compute_loss_func
-        self.loss_func = loss_func
-        self.compute_metrics = compute_metrics
-        self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
-        self.metrics = metrics
-        self.optimizers = optimizers
-        self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
+        vars(self).update(given, _train_dataset=train_dataset, eval_dataset=eval_dataset)
+        if not data_collator:
+            self.data_collator = DataCollatorWithPadding(processing_class) if pads else default_data_collator
         self._gen_kwargs: Any = None
         # derived from the parts at the first access
         self._learns_itself: bool | None = None

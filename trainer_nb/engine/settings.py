@@ -28,7 +28,7 @@ from ..device.model_patches import apply_patches
 from ..display.tables import MAX_CELL_WIDTH, Table, escape_html, format_setting
 from .dataloaders import check_eval_data, is_overridden
 from .loss import warn_multi_label
-from .given_parts import check_losses, drop_loader
+from .given_parts import check_parts, checked_parts, drop_loader
 from .overrides import TrainerBase
 from .prepare import AUTO_BATCH_SIZE_ERROR, OPTIMIZER_MAKERS, discard_made_optimizer
 from .prepare import makes_schedule, prepare, recompute_run_length
@@ -474,7 +474,7 @@ def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
         )
     fields_only = {k: v for k, v in changes.items() if k != "lr"}
     new: Any = resolve_args(learner.args, fields_only) if fields_only else None
-    check_losses(new or learner.args, learner.loss_func, learner.compute_loss_func)
+    if new is not None: check_parts(new, checked_parts(learner))
     if "label_smoothing_factor" in changes:
         warn_multi_label(learner.run_state.model, new.label_smoothing_factor)
     if "eval_strategy" in changes:
