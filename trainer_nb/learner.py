@@ -824,6 +824,13 @@ class RecordingMixin(TrainerBase):
         return apply_change(self, "save_checkpoint()", lambda: save_checkpoint_sync(self, output_dir))
 
     @exclusive
+    def wait(self):
+        "Wait until the checkpoints and pushes under way are complete. Raise SaveFailed if a checkpoint could not be written."
+        with guarded(self, "wait()", check_not_in_step) as run:
+            wait_for_save(run)
+            self._finish_current_push()
+
+    @exclusive
     def load_checkpoint(
         self,
         # of a checkpoint, also one of the Trainer's, or a repository of the Hub; True: the newest in output_dir

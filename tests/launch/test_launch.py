@@ -263,7 +263,7 @@ def test_every_other_verb(tmp_path, like):
         learn.restore("here")
         learn.unwatch()
         assert learn.state.global_step == 4 and learn.snapshots["here"].step == 4
-        folder = learn.save_checkpoint()
+        folder, _ = learn.save_checkpoint(), learn.wait()
         assert folder.name == "checkpoint-4" and (tmp_path/"runs").exists()
         assert (learn.save_model(tmp_path/"model")/"model.safetensors").exists()
         assert "step 4" in repr(learn.dashboard())

@@ -387,7 +387,7 @@ def test_the_run_goes_on_while_the_disk_works(tmp_path):
     learn.step(9)                                        # beyond the save at 5
     assert gate.entered.wait(20) and steps(tmp_path) == [] and len(list(tmp_path.glob("checkpoint-5.tmp-*"))) == 1
     gate.open.set()
-    learn.run_state.parts.saver.wait()
+    learn.wait()
     gate.open.clear(); gate.entered.clear()
     assert steps(tmp_path) == [5] and not [d for d in differences(read_checkpoint(tmp_path / "checkpoint-5"), like.snapshot()) if "/" in d]
     learn.step(1)                                        # at 10 the next one begins, and 15 has to wait for it

@@ -371,7 +371,7 @@ def test_on_request_without_push_to_hub(hub, tmp_path):
     learn.train()
     assert not hub.trees and not hub.commits
     future = learn.push_to_hub(blocking=False, private=True)
-    assert future.result(10).commit_message == "End of training" and learn.hub_model_id == "me/mine" and hub.private["me/mine"]
+    assert learn.wait() is None and future.done() and future.result().commit_message == "End of training" and learn.hub_model_id == "me/mine" and hub.private["me/mine"]
     learn.save_model()
     assert hub.messages() == ["End of training"]
     with pytest.raises(TypeError, match="licence"): learn.push_to_hub(licence="mit")
@@ -750,18 +750,18 @@ def test_a_push_that_cannot_be_begun_again_keeps_its_files(tmp_path, monkeypatch
     pushed, uploader = [], Uploader()
     def push(name):
         files = PushFolder(tmp_path, "0123456789ab")
-        (files.path/name).mkdir()
-        return Push(name, [Commit(files.path/name, name, name)], files, "me/out")
+        (files.path/name).touch()
+        return Push(name, [Commit(files, "me/out", None, name, name)])
     class Client:
         def run_as_future(self, run, push):
             if push.name in broken: raise RuntimeError("can't start new thread")
-            pushed.append((push.name, push.files.path.is_dir()))
+            pushed.append((push.name, push.commits[0].files.path.is_dir()))
             push.future = __import__("concurrent.futures").futures.Future()
             return push.future
     monkeypatch.setattr("trainer_nb.state.hub.hub_client", Client)
     failed, broken = push("checkpoint-2"), ["checkpoint-2"]
     uploader.pushes.append(failed)
-    uploader._keep(failed), uploader._end(failed)
+    uploader._end(failed)
     with pytest.raises(RuntimeError, match="thread"): uploader.submit(push("model"))
     broken.clear()
     uploader.submit(push("model"))

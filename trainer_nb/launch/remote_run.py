@@ -55,7 +55,7 @@ READ_ONLY_VERBS = frozenset(
 REMOTE_VERBS = READ_ONLY_VERBS | frozenset(
     (
         "set freeze unfreeze rewind reset watch unwatch _save_model save_checkpoint load_checkpoint log add_callback"
-        " pop_callback snapshot restore plan _begin_again _end_here"
+        " pop_callback snapshot restore plan wait _begin_again _end_here"
     ).split()
 )
 # verbs that may begin another run: restore() does so with a snapshot of another one

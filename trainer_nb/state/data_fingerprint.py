@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import sys
-import types
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -97,31 +95,13 @@ def describe_data(data: Any) -> dict[str, Any]:
     if found["fingerprint"] is not None: return found
     return found | {"text": {k: v for k, v in getattr(data, "__dict__", {}).items() if isinstance(v, str)}}
 
-def update_code_hash(seen, code: types.CodeType):
-    "Update a hash with the instructions of a function, without the places in its file."
-    seen.update(code.co_code)
-    seen.update(repr(code.co_names).encode())
-    for value in code.co_consts:
-        if isinstance(value, types.CodeType):
-            update_code_hash(seen, value)
-        else:
-            # the order of a set differs between processes
-            seen.update(repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value).encode())
-
 def describe_function(function: Any) -> str | None:
-    "Return the name of a function or of a callable object's class, with a hash of its instructions; None for None."
+    "Return the name of a function or of a callable object's class, with the arguments of a partial function; None for None."
     if function is None: return None
     if isinstance(function, functools.partial):
         given = [short_repr(v) for v in (*function.args, *function.keywords.items())]
         return f"{describe_function(function.func)} {given}"
-    is_named = hasattr(function, "__qualname__")
-    called = function if is_named else type(function).__call__
-    name = function.__qualname__ if is_named else type(function).__qualname__
-    if not hasattr(called, "__code__"): return name
-    seen = hashlib.sha256()
-    update_code_hash(seen, called.__code__)
-    # the bytecode of another version of Python differs
-    return f"{name} {sys.version_info[0]}.{sys.version_info[1]} {seen.hexdigest()[:16]}"
+    return getattr(function, "__qualname__", type(function).__qualname__)
 
 def describe_evaluation(learner: TrainerBase) -> dict[str, Any]:
     "Return what identifies the values of the loop's evaluations: the evaluation sets, and the functions of the metrics."

@@ -17,7 +17,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -106,18 +106,21 @@ class PushFolder:
 
 class Commit(NamedTuple):
     "Hold one folder to upload."
-    folder: Path
-    path_in_repo: str   # "" for the top of the repository
+    files: PushFolder
+    repo_id: str | None
+    revision: str | None  # a branch
     message: str
+    path_in_repo: str = ""  # "" for the top of the repository
+
+    def place(self) -> tuple[str | None, ...]:
+        "Return where a later commit replaces this one."
+        return self.repo_id, self.revision, self.path_in_repo
 
 @dataclass(eq=False)
 class Push:
     "Hold the commits of one push, and their result as a future."
     name: str  # for sentences: "checkpoint-20"
     commits: list[Commit]  # those that are not made yet
-    files: PushFolder
-    repo_id: str | None
-    revision: str | None = None  # a branch
     token: str | None = field(default=None, repr=False)
     is_awaited: bool = False  # a caller waits for the result, and raises the error itself
     future: Any = None  # of the commit, once it is submitted
@@ -154,7 +157,6 @@ def copy_file(source: str, target: str) -> str:
 
 def add_files(source: Path, target: Path, excluded: tuple[str, ...], copy: Callable[[str, str], str]) -> None:
     "Add the files of a folder to another one, except those at the top that are there already or match a pattern."
-    target.mkdir(exist_ok=True)
     for path in sorted(source.iterdir()):
         to = target / path.name
         if to.exists() or any(fnmatch.fnmatchcase(path.name, pattern) for pattern in excluded): continue
@@ -165,7 +167,6 @@ def add_files(source: Path, target: Path, excluded: tuple[str, ...], copy: Calla
 
 def add_model(output_dir: str | Path, checkpoint: Path | None, target: Path, texts: Mapping[str, str] = {}) -> None:
     "Add the files for the top of the repository: the model in a checkpoint, and the other files in `output_dir`."
-    target.mkdir()
     for name, text in texts.items():
         (target / name).write_text(text, encoding="utf-8")
     if checkpoint is not None:
@@ -203,8 +204,8 @@ class Uploader:
         self.pushes: list[Push] = []
         # the checkpoint that is being written and will be pushed
         self.planned: str | None = None
-        # failed ones with a checkpoint, by its place; the next push of any kind begins with them
-        self.unfinished: dict[tuple, Push] = {}
+        # failed ones of checkpoints; the next push of any kind begins with them
+        self.unfinished: list[Commit] = []
         # the checkpoint that was not pushed last, because the push before was not finished; None if there is none
         self.skipped: str | None = None
         _UPLOADERS.add(self)
@@ -222,13 +223,12 @@ class Uploader:
         if self.pid != os.getpid():
             self._begin()
         with self.lock:
-            places = [(push.repo_id, push.revision, commit.path_in_repo) for commit in push.commits]
-            for place, old in list(self.unfinished.items()):
-                if place in places:
+            while self.unfinished:
+                old = self.unfinished.pop(0)
+                if old.place() in [commit.place() for commit in push.commits]:
                     old.files.close()
                 else:
-                    self._queue(replace(old, token=push.token, is_awaited=False))
-                del self.unfinished[place]
+                    self._queue(Push(old.path_in_repo, [old], push.token))
             self._queue(push)
 
     def _queue(self, push: Push) -> None:
@@ -243,10 +243,14 @@ class Uploader:
         push.future.add_done_callback(lambda future: self._end(push) if future.cancelled() else None)
 
     def _end(self, push: Push) -> None:
-        "Remove a push, and its files unless they are kept."
+        "Remove a push and its files; keep a checkpoint that was not uploaded, unless a later push replaces it."
         with self.lock:
-            if all(push.files is not kept.files for kept in self.unfinished.values()):
-                push.files.close()
+            later = {commit.place() for other in self.pushes if other is not push for commit in other.commits}
+            for commit in push.commits:
+                if is_checkpoint_name(commit.path_in_repo) and commit.place() not in later:
+                    self.unfinished.append(commit)
+                else:
+                    commit.files.close()
             # from here on it counts as done
             self.pushes.remove(push)
             if not self.pushes:
@@ -259,14 +263,14 @@ class Uploader:
             with no_progress_bars():
                 for commit in list(push.commits):
                     info = hub_client().upload_folder(
-                        repo_id=push.repo_id, folder_path=str(commit.folder), path_in_repo=commit.path_in_repo or None,
-                        commit_message=commit.message, revision=push.revision, token=push.token or self.token
+                        repo_id=commit.repo_id, folder_path=str(commit.files.path), path_in_repo=commit.path_in_repo or None,
+                        commit_message=commit.message, revision=commit.revision, token=push.token or self.token
                     )
+                    commit.files.close()
                     push.commits.remove(commit)
         except BaseException as error:
-            self._keep(push)
             text = (
-                f"{push.name} could not be pushed to the Hub ({describe_failure(error, push.repo_id or '')})."
+                f"{push.name} could not be pushed to the Hub ({describe_failure(error, commit.repo_id or '')})."
                 " The run and its files are unchanged; the next save pushes again, or learn.push_to_hub()."
             )
             if not push.is_awaited:
@@ -276,14 +280,6 @@ class Uploader:
             return info
         finally:
             self._end(push)
-
-    def _keep(self, push: Push) -> None:
-        "Keep the checkpoint of a failed push, unless a later one has a newer version; the next push has all other files."
-        def place(push: Push, commit: Commit) -> tuple: return push.repo_id, push.revision, commit.path_in_repo
-        with self.lock:
-            later = {place(other, commit) for other in self.pushes[1:] for commit in other.commits}
-            push.commits = [c for c in push.commits if is_checkpoint_name(c.path_in_repo) and place(push, c) not in later]
-            self.unfinished |= {place(push, commit): push for commit in push.commits}
 
     def wait(self, interrupts: InterruptGuard | None = None) -> bool:
         "Wait until nothing is being pushed; return False if an interrupt ended the waiting."
@@ -307,9 +303,9 @@ class Uploader:
     def free(self, interrupts: InterruptGuard | None = None) -> None:
         "Wait until nothing is being pushed, and remove the files of failed pushes."
         if not self.wait(interrupts) or self.pid != os.getpid(): return
-        for push in self.unfinished.values():
-            push.files.close()
-        self.unfinished = {}
+        for commit in self.unfinished:
+            commit.files.close()
+        self.unfinished = []
 
     def access(self) -> tuple[str | None, str | None, str | None]:
         "Return name and address of the repository, and the access token, for an uploader in another process."
@@ -411,20 +407,15 @@ def open_branch_repository(
     "Open a branch's own repository; without one it is not pushed, with a warning, if it would have been."
     args = learner.run_state.args
     pushes, model_id, revision = args.push_to_hub, args.hub_model_id, args.hub_revision
-    place = place_in_hub(origin.run_state)
+    origin_id, origin_revision = place_in_hub(origin.run_state)
     leave_repository(learner, origin, tokens)
-    if "hub_model_id" in changes or "hub_revision" in changes:
-        # a revision alone is a branch in the origin's repository
-        name = model_id if "hub_model_id" in changes else place[0]
-        vars(args).update(hub_model_id=name, hub_revision=revision)
-        if pushes and place_in_hub(learner.run_state) != place:
-            open_repository(learner)
-        # the full name may be the origin's
-        if place_in_hub(learner.run_state) != place:
-            vars(args)["push_to_hub"] = pushes
-            return
-        leave_repository(learner, origin, tokens)
-    if pushes:
+    # a revision alone is a branch in the origin's repository; a name without an owner may be the origin's
+    name = (model_id if "hub_model_id" in changes else origin_id) or ""
+    is_origins = name in ("", origin_id, origin_id.split("/")[-1]) and (revision or "main") == origin_revision
+    if changes.keys() & {"hub_model_id", "hub_revision"} and not is_origins:
+        vars(args).update(push_to_hub=pushes, hub_model_id=name, hub_revision=revision)
+        if pushes: open_repository(learner)
+    elif pushes:
         warn(
             "The branch is not pushed to the Hub while it is trained: the repository is that of its origin."
             " branch(hub_model_id='owner/name') gives it one of its own, and branch(hub_revision=...) a branch in the same"
@@ -540,21 +531,22 @@ def plan_push(uploader: Uploader, learner: TrainerBase, checkpoint: Path) -> Cal
     uploader.planned = checkpoint.name
     # of now: the run may have another one when the checkpoint is written
     repo_id = uploader.repo_id
+    def add_commit(commits: list[Commit], *about: str) -> Path:
+        files = PushFolder(args.save_dir, run.history.run_id)
+        commits.append(Commit(files, repo_id, args.hub_revision, *about))
+        return files.path
     def push(folder: Path | None) -> None:
-        files = None
+        commits: list[Commit] = []
         try:
             if folder is None: return
-            files = PushFolder(args.save_dir, run.history.run_id)
-            add_model(args.save_dir, folder, files.path / "model", texts)
-            commits = [Commit(files.path / "model", "", message)]
+            add_model(args.save_dir, folder, add_commit(commits, message), texts)
             if args.hub_strategy in ("checkpoint", "all_checkpoints"):
-                add_files(folder, files.path / "checkpoint", (), link_file)
                 place = "last-checkpoint" if args.hub_strategy == "checkpoint" else folder.name
-                commits.append(Commit(files.path / "checkpoint", place, f"{message}, checkpoint"))
-            uploader.submit(Push(folder.name, commits, files, repo_id, args.hub_revision))
+                add_files(folder, add_commit(commits, f"{message}, checkpoint", place), (), link_file)
+            uploader.submit(Push(folder.name, commits))
         except Exception as error:
-            if files is not None:
-                files.close()
+            for commit in commits:
+                if commit not in uploader.unfinished: commit.files.close()
             warn_quietly(
                 f"{checkpoint.name} is written, and could not be prepared for the Hub ({type(error).__name__}:"
                 f" {error}); the next save pushes again."
@@ -620,9 +612,9 @@ def begin_push(
     learner.history.flush()
     files = PushFolder(args.save_dir, learner.history.run_id)
     try:
-        add_model(args.save_dir, None, files.path / "model", {JSON_FILE: pushed_settings(args)})
-        commit = Commit(files.path / "model", "", commit_message or "End of training")
-        push = Push("The model", [commit], files, uploader.repo_id, revision or args.hub_revision, token, is_awaited)
+        add_model(args.save_dir, None, files.path, {JSON_FILE: pushed_settings(args)})
+        commit = Commit(files, uploader.repo_id, revision or args.hub_revision, commit_message or "End of training")
+        push = Push("The model", [commit], token, is_awaited)
         uploader.skipped = None
         uploader.submit(push)
     except BaseException:
