@@ -25,7 +25,7 @@ import torch
 
 from ..args.parallel import MASTER_VARIABLES, RANK_VARIABLES
 
-from .pool_messages import THREAD_NAME, PoolMessages, Startup, WorkerLink
+from .pool_messages import THREAD_NAME, MessageReceiver, StartLimit, WorkerLink
 from .serialization import make_scratch_folder, release_packed, remove_scratch_folder
 from .worker import worker_main
 
@@ -159,7 +159,7 @@ class WorkerStarter(Protocol):
         settings: dict[str, Any],  # of the worker's main function; the starter adds its own
         init: dict[str, Any],  # what a copy of this process inherits
         blob: bytes | None,  # the same, packed; None for copies of this process
-        messages: PoolMessages,  # receives the messages of the workers
+        receiver: MessageReceiver,
     ) -> Sequence[WorkerLink]:
         "Start the workers, and return the links to them, by rank."
 
@@ -184,11 +184,11 @@ class LocalLink(WorkerLink):
         process: BaseProcess | subprocess.Popen,
         stderr: BinaryIO,  # the file that the worker writes its stderr to
         connection: Connection,
-        messages: PoolMessages,  # receives the messages of the worker
+        receiver: MessageReceiver,
     ):
         self.stderr = stderr
         self.process = process
-        super().__init__(rank, process.pid, connection, messages)
+        super().__init__(rank, process.pid, connection, receiver)
 
     def exit_code(self) -> int | None:
         "Return the exit code; None while the process lives."
@@ -285,7 +285,7 @@ class LocalWorkers:
         start: str | None,  # "fork" or "spawn"; None: fork where that is possible
         cpu: bool,  # the workers use no GPU
         threads: int | None,  # torch threads per process; None: a share of the cores
-        startup: Startup,
+        limit: StartLimit,
     ):
         if not isinstance(num_workers, int) or num_workers < 1:
             raise ValueError(f"num_workers={num_workers!r}: give a whole number from 1 on.")
@@ -293,7 +293,7 @@ class LocalWorkers:
         self.num_workers = num_workers
         self.cpu = cpu
         self.threads = threads or default_threads(num_workers)
-        self.startup = startup
+        self.limit = limit
         self._processes: list[BaseProcess | subprocess.Popen] = []
         self._is_closed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -305,10 +305,10 @@ class LocalWorkers:
         settings: dict[str, Any],
         init: dict[str, Any],
         blob: bytes | None,
-        messages: PoolMessages,
+        receiver: MessageReceiver,
     ) -> list[LocalLink]:
         "Start the workers, and return the links to them, by rank."
-        self.startup.check_aborted()
+        self.limit.check_aborted()
         self._store = torch.distributed.TCPStore(MASTER_ADDRESS, 0, is_master=True, wait_for_workers=False)
         # names of sockets, of multiprocessing, are limited to about a hundred characters
         self._folder = make_scratch_folder(None if len(tempfile.gettempdir()) <= 50 else "/tmp", settings["stem"])
@@ -321,7 +321,7 @@ class LocalWorkers:
         def run():
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
             try:
-                result.put(self._start_processes(settings, environments, init, messages))
+                result.put(self._start_processes(settings, environments, init, receiver))
             except Exception as error:
                 result.put(error)
             self._is_closed.wait()
@@ -353,7 +353,7 @@ class LocalWorkers:
         settings: dict[str, Any],
         environments: list[dict[str, str]],  # of the workers
         init: dict[str, Any],
-        messages: PoolMessages,
+        receiver: MessageReceiver,
     ) -> list[LocalLink]:
         "Start the processes, and return the links to them."
         parts = []
@@ -368,4 +368,4 @@ class LocalWorkers:
                     process = start_fresh_process(own, environment, stderr)
             self._processes.append(process)
             parts.append((rank, process, stderr, connection))
-        return [LocalLink(*part, messages) for part in parts]
+        return [LocalLink(*part, receiver) for part in parts]

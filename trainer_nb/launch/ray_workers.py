@@ -16,7 +16,7 @@ from typing import Any
 from .local_workers import rank_variables
 
 from .outcomes import RemoteError
-from .pool_messages import PoolMessages, Startup, WorkerLink
+from .pool_messages import MessageReceiver, StartLimit, WorkerLink
 from .ray_agent import NodeAgent
 from .ray_cluster import BASIC_PACKAGES, RayCluster, ask, cast, check_nodes
 from .ray_cluster import data_files, describe_here, import_ray, module_files, modules_in
@@ -81,7 +81,7 @@ class RayLink(WorkerLink):
         pid: int,
         address: str,  # of the node
         upload: Callable[[str], Any],  # returns the reference of a file's content in the object store
-        messages: PoolMessages,  # receives the messages of the worker
+        receiver: MessageReceiver,
     ):
         self.agent = agent
         self.address = address
@@ -89,7 +89,7 @@ class RayLink(WorkerLink):
         self.code: int | None = None
         self.lines: tuple[str, ...] = ()
         self.connection = AgentConnection(self)
-        super().__init__(rank, pid, self.connection, messages)
+        super().__init__(rank, pid, self.connection, receiver)
 
     def exit_code(self) -> int | None:
         "Return the exit code; None while the process lives, or if it is unknown."
@@ -162,13 +162,13 @@ class RayWorkers:
         num_workers: int,
         cpu: bool,  # the workers use no GPU
         threads: int | None,  # torch threads per process; None: a share of the CPUs
-        startup: Startup,
+        limit: StartLimit,
     ):
         cluster.connect()
         self.cluster = cluster
         self.num_workers = num_workers
         self.cpu = cpu
-        self.startup = startup
+        self.limit = limit
         self.resources = process_resources(cluster, num_workers, cpu, threads)
         self.threads = threads or int(self.resources["CPU"])
         self._group: Any = None
@@ -182,10 +182,10 @@ class RayWorkers:
         settings: dict[str, Any],
         init: dict[str, Any],
         blob: bytes | None,
-        messages: PoolMessages,
+        receiver: MessageReceiver,
     ) -> list[RayLink]:
         "Start the workers, and return the links to them, by rank."
-        self._group = reserve(self.cluster, self.num_workers, self.resources, self.startup.should_abort)
+        self._group = reserve(self.cluster, self.num_workers, self.resources, self.limit.should_abort)
         agents = self._agents = self._create_agents()
         packages, modules = split_modules(modules_in(blob))
         here = describe_here([*BASIC_PACKAGES, *(name for name in packages if name not in BASIC_PACKAGES)])
@@ -209,7 +209,7 @@ class RayWorkers:
             for rank, (agent, environment) in enumerate(zip(agents, environments))
         ])
         return [
-            RayLink(agent, rank, pid, node["address"], self._upload, messages)
+            RayLink(agent, rank, pid, node["address"], self._upload, receiver)
             for rank, (agent, pid, node) in enumerate(zip(agents, pids, nodes))
         ]
 
@@ -274,9 +274,9 @@ class RayWorkers:
         missing = references
         while missing:
             _, missing = ray.wait(references, num_returns=len(references), timeout=0.2)
-            self.startup.check_aborted()
-            if missing and time.monotonic() > self.startup.end:
-                raise TimeoutError(f"After {self.startup.timeout:.0f} s, {len(missing)} nodes have not answered.")
+            self.limit.check_aborted()
+            if missing and time.monotonic() > self.limit.end:
+                raise TimeoutError(f"After {self.limit.timeout:.0f} s, {len(missing)} nodes have not answered.")
         try:
             return ray.get(references)
         except Exception as error:

@@ -21,14 +21,14 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterable
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.util import get_temp_dir
 from typing import Any
 
 import torch
 
-from .outcomes import MessageChannel, decode_message
-from .outcomes import make_failure, run_and_report
+from .outcomes import MessageChannel, decode_message, run_and_report
 from .serialization import keep_own_classes, unpack_values
 
 # %% ../../nbs/11_launch/03_worker.ipynb #1315914e
@@ -262,12 +262,20 @@ class Worker:
         "Wait until all messages have been sent; return False on timeout."
         return self.channel.flush(timeout)
 
-    def run_commands(self):
-        "Execute commands, until the last."
-        for kind, *rest in iter(self.commands.get, ("end", None)):
-            if kind == "call":
-                number, blob = rest
-                self.reply("answer", number, *run_and_report(self.rank, lambda: self._execute(blob), self.stem))
+    def run_commands(
+        self,
+        begin: Callable[[bytes], None],  # called with the first command, which makes the handler
+    ):
+        "Execute commands, until the last; end the process if the first one fails."
+        for kind, number, blob in iter(self.commands.get, ("end", None, None)):
+            function = begin if kind == "begin" else self._execute
+            status, content = run_and_report(self.rank, partial(function, blob), self.stem)
+            self.reply("answer", number, status, content)
+            if kind == "begin" and status == "failed":
+                self.flush()
+                os._exit(1)
+            # not in memory while the next one is awaited
+            del blob, content
         self.reply("finished")
 
     def reply(self, *message):
@@ -317,7 +325,7 @@ def worker_main(
         # as its last output; the kernel may have stopped waiting
         os.write(2, traceback.format_exc().encode())
         os._exit(1)
-    try:
+    def begin(blob: bytes):
         clear_ipython()
         print_warnings()
         set_multiprocessing_dir(settings["folder"])
@@ -325,24 +333,15 @@ def worker_main(
         multiprocessing.set_start_method(settings["method"], force=True)
         register_child_hooks(worker.streams)
         torch.set_num_threads(settings["threads"])
-        kind, blob = worker.commands.get()
-        if kind == "end":
-            os._exit(1)
         init = inherited if inherited is not None else unpack_values(blob, last=False, device=own_device)
         worker.payload = init["payload"]
         register_cell_sources(init["cells"])
         keep_own_classes()
         worker.handler = init["entry function"](worker)
-    except BaseException as error:
-        worker.reply("failed", make_failure(worker.rank, error))
-        worker.flush()
-        os._exit(1)
-    # the frames of the process's start hold it, too
-    init.clear()
-    del blob
-    # the kernel ends this process
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    worker.reply("ready")
-    worker.run_commands()
+        # the frames of the process's start hold it, too
+        init.clear()
+        # the kernel ends this process
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    worker.run_commands(begin)
     worker.flush()
     threading.Event().wait()

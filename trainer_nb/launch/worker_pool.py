@@ -6,22 +6,24 @@
 from __future__ import annotations
 
 import atexit
+import itertools
 import linecache
 import multiprocessing
 import os
+import queue
 import secrets
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 from .local_workers import LocalWorkers, WorkerStarter
-from .outcomes import Died, Done, RemoteError
-from .pool_messages import THREAD_NAME, CallRegistry, EventReceiver, Outcome, PendingCall
-from .pool_messages import PoolMessages, Startup, WorkerGroup, WorkerLink
+from .outcomes import Died, Done, Failed, RemoteError, decode_message, make_failure
+from .pool_messages import THREAD_NAME, Outcome, PendingCall, StartLimit, WorkerLink
 from .ray_cluster import RayCluster
 from .ray_workers import RayWorkers
-from .serialization import pack_values, remove_shared_files, track_classes
+from .serialization import pack_values, remove_shared_files, track_classes, unpack_values
 
 # %% ../../nbs/11_launch/10_worker_pool.ipynb #b6535d35
 def unsent_cells(
@@ -37,6 +39,9 @@ def unsent_cells(
     return cells
 
 # %% ../../nbs/11_launch/10_worker_pool.ipynb #948e2019
+# called with rank, kind and data of an event
+EventReceiver: TypeAlias = Callable[[int, str, object], None]
+
 class WorkerPool:
     "Manage a pool of worker processes."
     def __init__(
@@ -54,12 +59,12 @@ class WorkerPool:
         timeout: float = 300,  # seconds for the start
         should_abort: Callable[[], bool] = lambda: False,  # called during the start; returns True to abort it
     ):
-        startup = Startup(num_workers, timeout, should_abort)
+        limit = StartLimit(timeout, should_abort)
         self._starter: WorkerStarter
         if cluster is None:
-            self._starter = LocalWorkers(num_workers, start, cpu, threads, startup)
+            self._starter = LocalWorkers(num_workers, start, cpu, threads, limit)
         else:
-            self._starter = RayWorkers(cluster, num_workers, cpu, threads, startup)
+            self._starter = RayWorkers(cluster, num_workers, cpu, threads, limit)
         self.method = self._starter.method
         self.threads = self._starter.threads
         self.num_workers = num_workers
@@ -78,30 +83,39 @@ class WorkerPool:
         else:
             init["cells"] = unsent_cells(self._known_cells)
             blob = pack_values(init, "The workers are fresh processes", self.settings["stem"])
-        self._group = WorkerGroup()
-        self._calls = CallRegistry(self._starter.release)
-        self._messages = PoolMessages(self._group, self._calls, startup, on_event)
+        self.on_event = on_event
+        # the links to the workers, by rank
+        self.workers: dict[int, WorkerLink] = {}
+        # by rank, in the order in which the ends were detected
+        self.ends: dict[int, Died] = {}
+        # those that were not requested
+        self.deaths: dict[int, Died] = {}
+        # True: workers end on request
+        self.is_closing = False
         # True when all processes have ended and their files are removed
         self.is_closed = False
+        # those that wait for answers, by number
+        self._calls: dict[int, PendingCall] = {}
+        self._numbers = itertools.count()
+        # a call that is sent while a worker dies has to reach it, or to receive its death
+        self._call_lock = threading.RLock()
+        self._end_lock = threading.RLock()
+        self._inbox: queue.SimpleQueue[tuple[WorkerLink, str, list] | None] = queue.SimpleQueue()
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._watch, name=THREAD_NAME + " monitor", daemon=True),
+            threading.Thread(target=self._deliver, name=THREAD_NAME + " messages", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
         self._is_cleaning = False
         self._clean_lock = threading.RLock()
         atexit.register(self.kill)
         try:
-            self._start(init, blob, startup)
+            self._start(init, blob, limit)
         except BaseException:
             self.kill()
             raise
-
-    @property
-    def workers(self) -> dict[int, WorkerLink]:
-        "Return the links to the workers by rank."
-        return self._group.links
-
-    @property
-    def deaths(self) -> dict[int, Died]:
-        "Return the workers that have ended without a request, by rank, in order of time."
-        return self._group.deaths
-
 
     def __repr__(self):
         if self.is_closed: state = "closed"
@@ -117,17 +131,7 @@ class WorkerPool:
         """Run a function in every worker's main thread, after the earlier
         commands; return the call, without waiting.
         Raise a ValueError that names an object that cannot be sent."""
-        blob = self._pack(function, args, self._known_cells)
-        with self._calls.lock:
-            call = self._calls.open(self.workers, blob)
-            # in the order of the deaths, since the first one counts
-            for rank, end in list(self._group.ends.items()):
-                if self.workers[rank].is_disconnected:
-                    self._calls.answer(call.number, rank, end)
-            for link in self.workers.values():
-                if not link.is_disconnected:
-                    link.channel.send("call", call.number, blob)
-        return call
+        return self._send("call", self.workers, self._pack(function, args, self._known_cells))
 
     def ask(
         self,
@@ -138,15 +142,9 @@ class WorkerPool:
     ) -> dict[int, Outcome]:
         """Run a function in some workers at once, in a separate thread of each; return the outcomes by rank, of those that
         have answered in time or died."""
-        call = self._calls.open(ranks, self._pack(function, args, set(self._known_cells)))
-        for rank in call.ranks:
-            if self.workers[rank].is_disconnected:
-                self._calls.answer(call.number, rank, self._group.ends[rank])
-            else:
-                self.workers[rank].channel.send("out_of_band", call.number, call.blob)
-        if call.ranks:
-            call.wait(timeout)
-        self._calls.forget(call)
+        call = self._send("out_of_band", ranks, self._pack(function, args, set(self._known_cells)))
+        call.wait(timeout)
+        self._forget(call)
         return dict(call.outcomes)
 
     def call_out_of_band(self, rank: int, function: Callable, *args, timeout: float = 10) -> Any:
@@ -165,11 +163,11 @@ class WorkerPool:
         if os.getpid() != self.settings["kernel"]: return
         end = time.monotonic() + timeout
         try:
-            if self._group.is_closing: return
+            if self.is_closing: return
             # no further calls; a worker that ends from here on ends as expected
-            self._group.is_closing = True
+            self.is_closing = True
             for link in self.workers.values():
-                link.channel.send("end", None)
+                link.channel.send("end", None, None)
             for link in self.workers.values():
                 link.finished.wait(max(end - time.monotonic(), 0))
         finally:
@@ -178,7 +176,10 @@ class WorkerPool:
     def kill(self):
         "End all processes at once, and remove their files."
         if os.getpid() != self.settings["kernel"]: return
-        self._group.kill()
+        self.is_closing = True
+        for link in list(self.workers.values()):
+            if link.rank not in self.ends:
+                link.kill()
         # a thread of the pool, which runs on_event or the garbage collector, cannot wait for itself:
         # another thread cleans up
         if threading.current_thread().name.startswith(THREAD_NAME): return
@@ -197,28 +198,27 @@ class WorkerPool:
         self,
         init: dict[str, Any],  # what a fork inherits; cleared as soon as possible
         blob: bytes | None,  # the same, pickled, for processes that do not inherit it
-        startup: Startup,
+        limit: StartLimit,
     ):
         "Start the workers and return when all are ready. Raise the error of one of them."
         try:
-            for link in self._starter.start(self.settings, init, blob, self._messages):
+            for link in self._starter.start(self.settings, init, blob, self):
                 self.workers[link.rank] = link
         finally:
             # a thread of the starter holds it for as long as the workers live
             init.clear()
-        for link in list(self.workers.values()):
-            link.channel.send("begin", blob)
-        startup.wait()
-        if blob is not None:
-            self._starter.release(blob)
+        limit.wait(self._send("begin", self.workers, blob or b"\0"))
 
     def _clean_up(self):
         "End all threads of the pool, and remove its files; the processes have been killed."
         self._starter.close()
         for link in self.workers.values():
             link.channel.close()
-        self._group.stop_watching()
-        self._messages.stop()
+        self._stop.set()
+        # after all messages
+        self._inbox.put(None)
+        for thread in self._threads:
+            thread.join(5)
         for link in self.workers.values():
             link.close_files()
         remove_shared_files(self.settings["stem"])
@@ -231,6 +231,120 @@ class WorkerPool:
         known: set[str],  # names of cells that need not be sent; new ones are added
     ) -> bytes:
         "Pickle a command."
-        if self._group.is_closing: raise RemoteError("The workers have ended.")
+        if self.is_closing: raise RemoteError("The workers have ended.")
         command = {"function": function, "arguments": args, "cells": unsent_cells(known)}
         return pack_values(command, "The workers are other processes", self.settings["stem"])
+
+    # ---- calls
+
+    def _send(self, kind: str, ranks: Iterable[int], blob: bytes) -> PendingCall:
+        "Send a packed command; the death of a worker is its answer."
+        with self._call_lock:
+            call = PendingCall(ranks, next(self._numbers), blob)
+            self._calls[call.number] = call
+            # in the order of the deaths, since the first one counts
+            for rank, end in list(self.ends.items()):
+                if rank in call.ranks and self.workers[rank].is_disconnected:
+                    self._answer(call.number, rank, end)
+            for rank in call.ranks:
+                if not self.workers[rank].is_disconnected:
+                    self.workers[rank].channel.send(kind, call.number, blob)
+        return call
+
+    def _answer(self, number: int, rank: int, outcome: Outcome):
+        "Add an outcome to a call; ignored if the caller has stopped waiting."
+        with self._call_lock:
+            call = self._calls.get(number)
+            if call is None or not call.add(rank, outcome): return
+        self._forget(call)
+
+    def _forget(self, call: PendingCall):
+        "Stop waiting for answers to a call, and release the command that all workers have read."
+        with self._call_lock:
+            if self._calls.pop(call.number, None) is None: return
+        self._starter.release(call.blob)
+
+    # ---- messages
+
+    def receive(self, link: WorkerLink, data: bytes):
+        "Receive a message, in the thread that reads this worker's connection."
+        try:
+            kind, *rest = decode_message(data)
+        except Exception as error:
+            warnings.warn(f"A message of rank {link.rank} cannot be read here ({error!r}).")
+            return
+        if kind == "out_of_band":
+            self._receive_answer(link.rank, *rest)
+        else:
+            self._inbox.put((link, kind, rest))
+
+    def receive_end(self, link: WorkerLink):
+        "Receive the end of a connection, after its last message."
+        self._inbox.put((link, "disconnected", []))
+
+    def _deliver(self):
+        for link, kind, rest in iter(self._inbox.get, None):
+            if kind == "event":
+                self._deliver_event(link.rank, *rest)
+            elif kind == "answer":
+                self._receive_answer(link.rank, *rest)
+            else:
+                # "finished" after the last command, "disconnected" after the last message
+                if kind == "disconnected":
+                    self._disconnect(link)
+                link.finished.set()
+
+    def _receive_answer(self, rank: int, number: int, kind: str, content: bytes | Failed):
+        outcome = content
+        if kind == "done":
+            try:
+                outcome = Done(unpack_values(content)["result"])
+            except Exception as error:
+                outcome = make_failure(rank, error)
+        self._answer(number, rank, outcome)
+
+    def _deliver_event(self, rank: int, kind: str, data: object):
+        if self.on_event is None: return
+        try:
+            self.on_event(rank, kind, data)
+        except Exception as error:
+            warnings.warn(f"The event {kind!r} of rank {rank} could not be processed ({type(error).__name__}: {error}).")
+
+    # ---- ends
+
+    def _watch(self):
+        while not self._stop.wait(0.1):
+            for link in list(self.workers.values()):
+                if link.is_disconnected: continue
+                if link.rank in self.ends:
+                    # another process may hold the connection open
+                    link.channel.shutdown()
+                elif link.exit_code() is not None:
+                    self._record_end(link)
+                else:
+                    link.tidy()
+
+    def _record_end(self, link: WorkerLink) -> Died:
+        """Return how a worker has ended; end it if it lives without a connection,
+        and end the processes that it left behind."""
+        with self._end_lock:
+            if link.rank in self.ends: return self.ends[link.rank]
+            if link.wait_for_end() is None:
+                # it has closed its connection, and cannot continue without
+                link.kill()
+            end = Died(link.rank, link.wait_for_end(), link.last_lines(), link.loss)
+            self.ends[link.rank] = end
+            if not self.is_closing:
+                self.deaths[link.rank] = end
+        link.kill_group()
+        return end
+
+    def _disconnect(self, link: WorkerLink):
+        "Answer all calls to a worker with its death."
+        end = self._record_end(link)
+        with self._call_lock:
+            link.is_disconnected = True
+            calls = list(self._calls.values())
+        for call in calls:
+            if link.rank in call.ranks:
+                self._answer(call.number, link.rank, end)
