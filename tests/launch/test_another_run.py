@@ -102,6 +102,16 @@ def counted_in(folder, learn):
     return [(r.step, r.loss) for r in told if not r.abandoned]
 
 
+def test_fresh_processes_load_a_checkpoint_of_their_own_run(tmp_path):
+    "The notebook has its log open."
+    learn = make(output_dir=str(tmp_path), save_strategy="no")
+    with learn.launch(2, start="spawn"):
+        learn.step(3)
+        folder = learn.save_checkpoint()
+        losses = [r.loss for r in learn.step(2)]
+        assert learn.load_checkpoint(folder).step == 3 and [r.loss for r in learn.step(2)] == losses
+
+
 @pytest.mark.parametrize("division", DIVISIONS)
 def test_training_resumes_from_the_newest_checkpoint(division, folder, no_device):
     "With the numbers of a run that goes on; that of another number of processes gives a warning in the notebook."

@@ -371,9 +371,14 @@ def read_snapshot(
 def check_run_not_open(run: RunState, folder: Path, snapshot: Snapshot):
     "Raise ValueError for a run that another process has open: both would write its log and checkpoints."
     path = log_path(folder.parent, snapshot.values["run"])
-    close_other_logs(run.history, path)
+    own = run.history
+    close_other_logs(own, path)
+    def is_open() -> bool:
+        # by the notebook that has launched this process, and writes the log of its run
+        is_forwarded = own.log is not None and own.claim is None and path.is_file()
+        return not (is_forwarded and own.path.is_file() and path.samefile(own.path)) and is_open_elsewhere(path)
     # the main process writes them, and may have opened the log when another one looks
-    if run.device.world.run_on_main(lambda: is_open_elsewhere(path)):
+    if run.device.world.run_on_main(is_open):
         raise ValueError(
             f"{folder} is of a run that another process has open; end it there, with learn.free() or by shutting its"
             " kernel down, or begin a run of its own here without resuming."
