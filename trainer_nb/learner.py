@@ -766,14 +766,13 @@ class TuningMixin(TrainerBase):
                         most: int | None = None,        # the largest size to try; None: the number of samples
                         memory: float | None = None,    # GB that trials may use; None: the free memory
                         steps: int = 3,                 # steps that are timed at each size, after a first one
-                        evaluate: bool = False,         # measure evaluations instead of training
                         seconds: float = 300):          # time limit: no size is tried that would finish later
         """Measure time and memory by micro-batch size, and return them with the fastest size that keeps the global
         batch; its apply() sets it.
         The run stays unchanged.
         Raise ValueError or TypeError if sizes cannot be tried, as for data that is already batched."""
         from trainer_nb.tune.batch_size import batch_size_find
-        return batch_size_find(self, mode, start, most, memory, steps, evaluate, seconds)
+        return batch_size_find(self, mode, start, most, memory, steps, seconds)
 
 # %% ../nbs/learner.ipynb #96d447a1
 class RecordingMixin(TrainerBase):

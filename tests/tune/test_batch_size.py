@@ -203,20 +203,6 @@ def test_the_learner_may_go():
     with pytest.raises(InvalidOperation, match=r"is gone.*learn\.set\(per_device_train_batch_size=\d, gradient_accumulation_steps=\d+\)"): found.apply()
 
 
-def test_evaluation_is_found_by_itself():
-    "Forward only: what is too much for training fits; the training sizes stay."
-    class Eager(Limited):
-        def forward(self, x):
-            if torch.is_grad_enabled() or self.training: raise MemoryError
-            return super().forward(x)
-    learn = learner(Eager(), eval_dataset=data(32))
-    found = learn.batch_size_find("binary", evaluate=True)
-    assert found.largest == 8 and set(found.settings) == {"per_device_eval_batch_size"}
-    found.apply()
-    assert learn.args.per_device_eval_batch_size == found.fastest and learn.args.per_device_train_batch_size == 4
-    assert learn.batch_size_find().largest is None
-
-
 def test_time_is_bounded_and_what_was_not_tried_is_said():
     def ask(size, accumulation):
         time.sleep(0.001 * size)
@@ -236,7 +222,6 @@ def test_the_rest_of_the_run_is_the_same(stops):
         if n: learn.step(n)
         before = learn.snapshot()
         assert learn.batch_size_find(most=8).largest == 8
-        assert learn.batch_size_find(most=4, evaluate=True).largest == 4
         assert differences(before, learn.snapshot()) == []
     assert unequal(want, finish(learn)) == []
 
@@ -296,7 +281,6 @@ def test_sizes_that_fail_leave_no_trace(error):
     else:
         found = learn.batch_size_find("binary")
         assert found.largest == 6 and tried(found)[7] is False and found.proposal.global_batch == 12
-    assert learn.batch_size_find(most=4, evaluate=True).largest == 4 if learn.eval_dataset else True
     hook.bound = None
     assert differences(before, learn.snapshot()) == []
     assert unequal(want, finish(learn)) == []

@@ -249,7 +249,7 @@ def test_shows_itself():
     assert [*found.suggestions] == ["valley", "slide", "minimum", "steep"] and found.valley == found.suggestions["valley"] > 1e-4
     assert list(found.frame().columns) == ["rate", "loss", "smoothed"] and len(found.frame()) == 100
     bundle = found.bundle()
-    assert all(name in bundle[SVG_MIME] for name in RULES) and found.figure().layout.xaxis.type == "log" and "smoothed" in repr(found)
+    assert all(name in bundle[SVG_MIME] for name in RULES) and "smoothed" in repr(found)
     assert LRFindResult(*falling(), 100, False, mode="linear").panels()[0].xlog is False
     one = LRFindResult(*falling(), 100, False, rules={"mine": lambda rates, losses: 0.01})
     assert one.suggestions == {"mine": 0.01} and one.valley is None and "found.suggestions['mine']" in repr(one)
@@ -326,7 +326,6 @@ def test_noise_is_said_everywhere(given):
     assert found.verdict.count(".") == 1 + found.verdict.count("learn.") + len(re.findall(r"\d\.\d", found.verdict)) and found.verdict in repr(found)
     assert all(o in found.verdict for o in ("num_steps=", "gradient_accumulation_steps=", "learn.watch()"))
     assert escape_html(found.verdict, 1000) in found.html() and found.note in found.bundle()[SVG_MIME] and found.note in found.bundle()["text/plain"]
-    assert any(found.note in o.text for o in found.figure().layout.annotations)
 
 
 def test_chance_is_rarely_taken_for_a_fall():

@@ -1,1 +1,1 @@
-"""Tables and charts as text, HTML, SVG and plotly figures; imports no other chapter."""
+"""Tables and charts as text, HTML and SVG; imports no other chapter."""

@@ -24,14 +24,12 @@ from ..core.memory import MemoryGauge, free_host_memory, read_proc_status
 from ..data.collate import infer_batch_size, map_tensors
 from ..data.loader import MicroBatch, ResumableLoader
 from ..data.sampling import Cursor
-from ..device.accelerator import unwrap
 from ..device.strategy import require_several_processes, require_unsharded
-from ..diagnostics.interpret import get_eval_loader, unchanged_data
+from ..diagnostics.interpret import unchanged_data
 from ..diagnostics.isolated import ConstantSchedule, cancellable, isolated_training
 from ..display.panels import LineSeries, Marker, Panel
 from ..display.tables import format_duration, format_value, text_table, to_frame
 from ..engine.dataloaders import is_iterable_only
-from ..engine.evaluate import evaluation_mode
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare_model
 from ..engine.step import take_step
@@ -69,13 +67,12 @@ MAX_REPEATS = 50    # maximum number of them
 
 @dataclass(eq=False)
 class BatchTrial(TrainerCallback):
-    "Measure steps, or evaluations, of a learner with batches of any size. The learner is changed."
+    "Measure steps of a learner with batches of any size. The learner is changed."
     learner: TrainerBase
     samples: list
     collate: Callable[[list], Any]
     gauge: MemoryGauge
-    steps: int = 3           # minimum number of timed steps
-    evaluate: bool = False   # measure evaluation batches
+    steps: int = 3   # minimum number of timed steps
 
     def __post_init__(self):
         run = self.learner.run_state
@@ -102,26 +99,13 @@ class BatchTrial(TrainerCallback):
         take_step(self.learner)
         return (accumulation - 1) * (self.first_end - self.start) + self.now() - self.first_end
 
-    def time_forward(self, batch: object) -> float:
-        "Run one evaluation batch and return its seconds."
-        learner = self.learner
-        with evaluation_mode(learner) as run:
-            start = self.now()
-            model = unwrap(run.wrapped_model)
-            _, predicted, labels = learner.prediction_step(model, batch, learner.args.prediction_loss_only)
-            if predicted is not None and learner.preprocess_logits_for_metrics is not None:
-                learner.preprocess_logits_for_metrics(predicted, labels)
-            return self.now() - start
-
     def seconds(self, size: int, accumulation: int) -> float:
-        "Return the median seconds of one step, or of one evaluation batch."
+        "Return the median seconds of one step."
         batch = self.collate([self.samples[i % len(self.samples)] for i in range(size)])
-        def measure() -> float:
-            return self.time_forward(batch) if self.evaluate else self.time_step(batch, accumulation)
-        measure()
+        self.time_step(batch, accumulation)
         times: list[float] = []
         while len(times) < self.steps or (sum(times) < MIN_SECONDS and len(times) < MAX_REPEATS):
-            times.append(measure())
+            times.append(self.time_step(batch, accumulation))
         return statistics.median(times)
 
     def __call__(self, size: int, accumulation: int = 1) -> dict[str, Any]:
@@ -180,13 +164,11 @@ class BatchSizes(LearnerResult):
         rows: Iterable[SizeResult],
         present: Proposal,
         limit: float | None,  # in MB
-        evaluate: bool = False,
         notes: Iterable[str] = (),
     ):
         self.rows = sorted(rows)
         self.present = present
         self.limit = limit
-        self.evaluate = evaluate
         self.notes = list(notes)
         self.fitting = [row for row in self.rows if row.fits]
 
@@ -203,7 +185,6 @@ class BatchSizes(LearnerResult):
     @property
     def proposal(self) -> Proposal | None:
         "Return the sizes that apply() sets; None if none fits."
-        if self.evaluate and self.fitting: return Proposal(self.fastest, 1)
         return propose_size(self.rows, self.present.global_batch)
 
     @property
@@ -211,7 +192,6 @@ class BatchSizes(LearnerResult):
         "Return the proposal as settings; raise ValueError if nothing fits."
         if self.proposal is None:
             raise ValueError("No size that was tried fits, so none can be applied. The reasons are in found.rows.")
-        if self.evaluate: return {"per_device_eval_batch_size": self.proposal.micro_batch}
         size, accumulation = self.proposal
         return {"per_device_train_batch_size": size, "gradient_accumulation_steps": accumulation}
 
@@ -234,11 +214,10 @@ class BatchSizes(LearnerResult):
         if not self.rows: return ["Nothing was tried.", *self.notes]
         smallest = self.rows[0]
         if not self.fitting: return [f"Nothing fits{within}: {smallest.size} samples: {smallest.why}.", *self.notes]
-        kind = "batch of an evaluation" if self.evaluate else "micro-batch"
         speed = f"the fastest is {self.fastest}, with {format_value(self._speed(self.fastest))} samples a second."
         larger = [row for row in self.rows if row.size > self.largest]
-        if not larger: return [f"Every {kind} up to {self.largest} fits{within}; {speed}", self._advice(), *self.notes]
-        first = f"The largest {kind} that fits{within} is {self.largest}; {speed}"
+        if not larger: return [f"Every micro-batch up to {self.largest} fits{within}; {speed}", self._advice(), *self.notes]
+        first = f"The largest micro-batch that fits{within} is {self.largest}; {speed}"
         return [first, f"{larger[0].size} does not fit: {larger[0].why}.", self._advice(), *self.notes]
 
     def _advice(self) -> str:
@@ -247,9 +226,6 @@ class BatchSizes(LearnerResult):
         old = self.present
         now = self._speed(old.micro_batch)
         speedup = f", {self._speed(new.micro_batch) / now:.2g} times as fast" if now else ""
-        if self.evaluate:
-            if new.micro_batch == old.micro_batch: return f"The present {old.micro_batch} is the fastest already."
-            return f"Proposed: {new.micro_batch} in place of {old.micro_batch}{speedup}; found.apply() sets it."
         if new == old:
             total = old.global_batch
             return f"The present {old} is the fastest already of those that keep the global batch of {total}."
@@ -324,20 +300,20 @@ class SizeSearch:
         if self.limit and memory and memory * 1e6 > SAFETY_FACTOR * self.limit:
             why = f"going by the smaller sizes it would take about {memory:.0f} MB, so it was not tried"
             self.rows[size] = SizeResult(size, False, None, memory, why)
-        else:
-            self.rows[size] = self._try(size)
-        return self.rows[size].fits
-
-    def _try(self, size: int) -> SizeResult:
+            return False
         start = time.perf_counter()
         accumulation = self.accumulation(size)
         result = self.measure(size, accumulation)
         self.costs[size] = time.perf_counter() - start
-        if result["seconds"] is None: return SizeResult(size, False, why=result["why"])
         memory = None if result["bytes"] is None else result["bytes"] / 1e6
-        if self.limit and memory and memory * 1e6 > self.limit:
-            return SizeResult(size, False, None, memory, f"it took {memory:.0f} MB")
-        return SizeResult(size, True, size * accumulation / max(result["seconds"], 1e-9), memory)
+        if result["seconds"] is None:
+            self.rows[size] = SizeResult(size, False, why=result["why"])
+        elif self.limit and memory and memory * 1e6 > self.limit:
+            self.rows[size] = SizeResult(size, False, None, memory, f"it took {memory:.0f} MB")
+        else:
+            speed = size * accumulation / max(result["seconds"], 1e-9)
+            self.rows[size] = SizeResult(size, True, speed, memory)
+        return self.rows[size].fits
 
     def largest(self) -> int | None:
         "Return the largest size that fits; None if none does."
@@ -394,7 +370,6 @@ def batch_size_find(
     most: int | None = None,  # maximum size
     memory: float | None = None,  # limit in GB; None: the free memory, on a GPU all of it
     steps: int = 3,  # minimum number of timed steps at each size
-    evaluate: bool = False,  # measure evaluations instead of training
     seconds: float = 300,  # time after which no further size is tried
 ) -> BatchSizes:
     "Measure batch sizes; raise ValueError or TypeError for invalid input, RuntimeError if no step works."
@@ -410,11 +385,7 @@ def batch_size_find(
         require_unsharded(run, "batch_size_find()", "measures in one process")
         require_several_processes(run.args, 1, "batch_size_find()")
         with run.interrupts.opened(), unchanged_data(learner):
-            data = learner.eval_dataset
-            if evaluate and data is None:
-                raise ValueError("There is nothing to evaluate on; give the Learner an eval_dataset=.")
-            first = next(iter(data)) if isinstance(data, dict) and data else None
-            loader = get_eval_loader(learner, first, "batch_size_find()")[0] if evaluate else learner.get_train_dataloader()
+            loader = learner.get_train_dataloader()
             if not isinstance(loader, DataLoader) or loader.batch_size is None:
                 raise TypeError(
                     "batch_size_find() makes batches of any size from samples, and this data comes in batches of its own;"
@@ -424,14 +395,12 @@ def batch_size_find(
         if not samples: raise ValueError("There is nothing to measure with: the data has no samples.")
         on_host = run.device.device.type == "cpu"
         limit = memory * 1e9 if memory else int(free_host_memory() * MEMORY_MARGIN) if on_host else None
-        present = Proposal(loader.batch_size, 1 if evaluate else learner.args.gradient_accumulation_steps)
+        present = Proposal(loader.batch_size, learner.args.gradient_accumulation_steps)
         length = None if is_iterable_only(loader.dataset) else len(loader.dataset)
         top = min((int(n) for n in (most, length) if n is not None), default=None)
-        def accumulation(size: int) -> int: return 1 if evaluate else max(round(present.global_batch / size), 1)
+        def accumulation(size: int) -> int: return max(round(present.global_batch / size), 1)
         with isolated_training(learner, "batch_size_find()") as scratch:
-            trial = BatchTrial(
-                learner, samples, loader.collate_fn, MemoryGauge(scratch.device.device), int(steps), bool(evaluate)
-            )
+            trial = BatchTrial(learner, samples, loader.collate_fn, MemoryGauge(scratch.device.device), int(steps))
             def measure(size: int, accumulation: int) -> dict:
                 run.interrupts.check()
                 with limit_memory(limit) if on_host else nullcontext():
@@ -448,7 +417,7 @@ def batch_size_find(
             if largest is not None:
                 total = present.global_batch
                 divisor = next(n for n in range(min(largest, total), 0, -1) if total % n == 0)
-                for size in [present.micro_batch] if evaluate else [present.micro_batch, divisor]:
+                for size in (present.micro_batch, divisor):
                     if size <= largest: search.fits(size)
         if largest is not None and largest == top:
             reason = f"most={top}" if top == most else f"the data has {length} samples"
@@ -456,5 +425,5 @@ def batch_size_find(
         if len({sample_nbytes(sample) for sample in samples}) > 1:
             search.notes.append(f"The samples differ in size; measured was with the largest of {len(samples)}.")
         capacity = limit or (torch.cuda.mem_get_info()[1] if torch.cuda.is_initialized() else 0)
-        found = BatchSizes(search.rows.values(), present, capacity / 1e6 or None, evaluate, search.notes)
+        found = BatchSizes(search.rows.values(), present, capacity / 1e6 or None, search.notes)
         return found.attach(learner)

@@ -118,27 +118,6 @@ def mean_noise_factor(n: int) -> float:
 MIN_RELATIVE_FALL = 1e-3
 CONFIDENCE = 3
 
-class LossFall(NamedTuple):
-    "Describe the fall of a running mean, compared with chance."
-    before: float   # value before the fall
-    lowest: float
-    chance: float   # a fall of at most this size is due to chance
-    steps: int      # consecutive steps, up to the lowest, below `before` by more than chance
-
-def measure_fall(
-    means: np.ndarray,  # the readable part, from index start
-    start: int,
-    first: float,  # first loss
-    deviation: float,  # from `loss_noise`
-) -> LossFall:
-    "Return the fall in the readable part of a curve."
-    before = min(means[0], first + deviation)
-    low = int(np.argmin(means))
-    chance = max(CONFIDENCE * deviation * mean_noise_factor(start + 1), MIN_RELATIVE_FALL * abs(before))
-    above = np.flatnonzero(means[:low + 1] >= before - chance)
-    return LossFall(float(before), float(means[low]), float(chance), low - int(above[-1]) if len(above) else low + 1)
-
-# %% ../../nbs/09_tune/00_lr_curve.ipynb #20d701fb
 class CurveAssessment(NamedTuple):
     "Hold the assessment of a curve."
     answer: bool    # whether the rules are applied
@@ -174,10 +153,13 @@ def assess_curve(
         words = f"The loss diverged at once, after {len(losses)} steps: {lower}."
         return CurveAssessment(False, words, "diverged at once")
     by_batch = loss_noise(losses)
-    fall = measure_fall(read, part.start, first, by_batch)
-    considerable = max(CONFIDENCE * by_batch, 0.1 * (first - fall.lowest), MIN_RELATIVE_FALL * abs(first))
-    has_fallen = fall.before - fall.lowest > fall.chance
-    if first - fall.before > considerable:
+    before = min(read[0], first + by_batch)
+    low = int(np.argmin(read))
+    # a fall of at most this size is due to chance
+    chance = max(CONFIDENCE * by_batch * mean_noise_factor(part.start + 1), MIN_RELATIVE_FALL * abs(before))
+    considerable = max(CONFIDENCE * by_batch, 0.1 * (first - read[low]), MIN_RELATIVE_FALL * abs(first))
+    has_fallen = bool(before - read[low] > chance)
+    if first - before > considerable:
         further = "so the search began too high and the better rates may lie below it:"
         if not has_fallen: further = "and no further: the search began too high;"
         words = f"The loss fell from the very first rate on, {further} {lower}."
@@ -189,7 +171,7 @@ def assess_curve(
         span = "lower start="
         if stopped:
             course = "did not fall by more than it varies from batch to batch before it diverged"
-        elif read.max() - read[0] > fall.chance:
+        elif read.max() - read[0] > chance:
             course = "only rose, and never fell by more than it varies from batch to batch, as with a model that is trained"
         else:
             course = f"hardly changed between {format_tick(start)} and {format_tick(end)}, no more than from batch to batch"
@@ -197,13 +179,15 @@ def assess_curve(
         words = f"The loss {course}, so a rate read from the curve would come from noise; {less_noise(span)}."
         return CurveAssessment(False, words, "noise: the loss did not fall")
     tail = len(losses) - num_steps // 10
-    falls_at_end = np.argmin(read) >= len(read) - 3 and not stopped
+    falls_at_end = low >= len(read) - 3 and not stopped
     if falls_at_end and np.median(losses[tail:]) < np.median(losses[2 * tail - len(losses) : tail]):
         words = f"The loss was still falling at the end: learn.lr_find(end={format_tick(end * 100)}) goes further."
         return CurveAssessment(True, words, "still falling at the end")
-    if fall.steps < num_steps / 10:
+    # consecutive steps, up to the lowest, below the beginning by more than chance
+    steps = low - next((i for i in range(low, -1, -1) if read[i] >= before - chance), -1)
+    if steps < num_steps / 10:
         words = (
-            f"The loss fell for a short time only: in {fall.steps} of {num_steps} steps the smoothed loss lay lower"
+            f"The loss fell for a short time only: in {steps} of {num_steps} steps the smoothed loss lay lower"
             f" than chance explains, so the rates of the rules come mostly from noise; {less_noise('higher start=')}."
         )
         return CurveAssessment(True, words, "mostly noise: the fall is short")
