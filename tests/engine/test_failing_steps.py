@@ -46,7 +46,7 @@ def test_a_rollback_that_fails_marks_the_run_as_corrupted():
     learn = hard_learner()
     learn.step(3)
     before = learn.snapshot()
-    backups = learn.run_state.copies.backups.adaptive
+    backups = learn.run_state.copies.backups
     def fails(): raise RuntimeError("device lost")
     backups.put_back = fails
     class Fails(TrainerCallback):

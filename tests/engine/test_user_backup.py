@@ -106,7 +106,7 @@ def test_only_what_changes_before_the_update_is_copied():
     learn = learner()
     learn.unchanged = torch.zeros(1000)
     learn.step(3)
-    backup = learn.run_state.copies.backups.adaptive.user_state
+    backup = learn.run_state.copies.backups.user_state
     names = {f"{h.name}.{k}" for h in backup.changing.values() for k in h.only}
     assert not [n for n in names if n.endswith((".constant", ".ended"))] and [n for n in names if n.endswith(".baseline")]
 

@@ -7,7 +7,7 @@ import pytest, torch
 from trainer_nb import Learner, TrainerCallback, differences
 from trainer_nb.engine.snapshot_tensors import has_same_bytes, is_shared
 from trainer_nb.engine.state_holders import LEARNER
-from trainer_nb.engine.user_state import capture_user_state, changed_user_state, restore_user_state, user_state_bytes
+from trainer_nb.engine.user_state import capture_user_state, differing, restore_user_state, user_state_bytes
 
 from going_back import AFTER, BEFORE, ITEMS, VERBS, Averages, Noisy, learner, look, scaled_loss, straight
 
@@ -224,14 +224,14 @@ def test_what_has_changed_is_named():
     learn.step(1)
     run = learn.run_state
     before = capture_user_state(run)
-    assert changed_user_state(run, before) == []
+    assert differing(before, capture_user_state(run)) == []
     torch.rand(1, generator=learn.g)
     learn.r.random()
     learn.late = 3
-    assert sorted(changed_user_state(run, before)) == ["Scaled.g", "Scaled.late", "Scaled.r"]
+    assert sorted(differing(before, capture_user_state(run))) == ["Scaled.g", "Scaled.late", "Scaled.r"]
     assert restore_user_state(run, before, only={"Scaled.g"}) == {}
-    assert sorted(changed_user_state(run, before)) == ["Scaled.late", "Scaled.r"]
-    assert restore_user_state(run, before) == {} and changed_user_state(run, before) == [] and not hasattr(learn, "late")
+    assert sorted(differing(before, capture_user_state(run))) == ["Scaled.late", "Scaled.r"]
+    assert restore_user_state(run, before) == {} and differing(before, capture_user_state(run)) == [] and not hasattr(learn, "late")
 
 
 def test_references_stay_valid():

@@ -163,16 +163,21 @@ class TrainerControl(ExportableState):
 
     def __setattr__(self, name: str, value: object) -> None:
         "Set a request; raise AttributeError for a probable misspelling of one, and warn of a name that extends one."
-        if name not in _REQUESTS and name not in vars(self):
+        if name not in REQUESTS and name not in vars(self):
             check_attribute(self, "control", name, _meant_requests)
             words = set(name.split("_"))
-            extended = [request for request in sorted(_REQUESTS) if words > set(request.split("_"))]
+            extended = [request for request in sorted(REQUESTS) if words > set(request.split("_"))]
             if extended:
                 warn(f"control.{name} is an attribute of your own, and requests nothing. To request:"
                      f" control.{extended[0]} = True.")
         object.__setattr__(self, name, value)
 
-_REQUESTS = frozenset(f.name for f in dataclasses.fields(TrainerControl))
+# what callbacks request of the loop, in the order of messages
+REQUESTS = tuple(f.name for f in dataclasses.fields(TrainerControl))
+
+def requests_of(control: TrainerControl) -> list[str]:
+    "Return the names of what callbacks request."
+    return [name for name in REQUESTS if getattr(control, name)]
 
 def _meant_requests(name: str) -> list[str]:
     "Return the requests that are probably meant: those with a similar name, the same words, or more of them."
@@ -180,7 +185,7 @@ def _meant_requests(name: str) -> list[str]:
     words = set(stem.split("_"))
     has_prefix = stem != name.lower()
     meant = []
-    for request in _REQUESTS:
+    for request in REQUESTS:
         # without the prefix, in which all names are equal
         own = request.removeprefix("should_")
         is_part = has_prefix and (words <= set(own.split("_")) or len(stem) > 2 and own.startswith(stem))
@@ -276,13 +281,6 @@ def check_methods(callback: Any):
                 f"{owner.__name__}.{name} would have no effect: {cls.__name__} does not call it here. Override an event,"
                 " such as on_evaluate or on_log, and do there what the method does."
             )
-
-# what callbacks request of the loop, in the order of messages
-REQUESTS = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")
-
-def requests_of(control: TrainerControl) -> list[str]:
-    "Return the names of what callbacks request."
-    return [name for name in REQUESTS if getattr(control, name)]
 
 class CallbackHandler:
     """Hold the callbacks of a run and call them by event. For code copied from the Trainer it has `on_*` methods, the

@@ -92,11 +92,6 @@ class ArrayNode(NamedTuple):
     stride: tuple[int, ...]    # in bytes
     is_scalar: bool
 
-class ObjectArrayNode(NamedTuple):
-    "Describe an array of Python objects."
-    shape: tuple[int, ...]
-    items: list[Any]
-
 class GeneratorNode(NamedTuple):
     "Describe a generator of random numbers."
     kind: str
@@ -141,8 +136,8 @@ class ObjectNode(NamedTuple):
 # %% ../../nbs/01_core/09_nodes.ipynb #e8bae5e5
 # the classes of which the nodes of a tree consist
 NODES = (
-    BytesPlace, HeldNode, LeafNode, CallableNode, SequenceNode, MappingNode, TensorNode, SparseNode, ArrayNode, ObjectArrayNode,
-    GeneratorNode, StatefulNode, ModuleNode, OptimizerNode, ObjectNode,
+    BytesPlace, HeldNode, LeafNode, CallableNode, SequenceNode, MappingNode, TensorNode, SparseNode, ArrayNode, GeneratorNode,
+    StatefulNode, ModuleNode, OptimizerNode, ObjectNode,
 )
 
 # %% ../../nbs/01_core/09_nodes.ipynb #035c9349

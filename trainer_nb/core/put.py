@@ -29,7 +29,7 @@ import torch
 
 # %% ../../nbs/01_core/12_put.ipynb #3aa00dac
 from .nodes import ATOMS, ArrayNode, CallableNode, GeneratorNode, HeldNode, LeafNode, MappingNode, ModuleNode
-from .nodes import ObjectArrayNode, ObjectNode, OptimizerNode, Ref, SequenceNode, SparseNode
+from .nodes import ObjectNode, OptimizerNode, Ref, SequenceNode, SparseNode
 from .nodes import StatefulNode, TensorNode, Tree, Unsupported, available_device, compact, has_own_memory
 from .nodes import has_same_bytes, is_distributed, memory_span, name_of, node_value, region_view, write_tensor
 from .seeding import FUNCTIONS, parts_of, set_generator_state, variables_of
@@ -45,9 +45,9 @@ KNOWN: dict[str, Any] = {
         *(fractions.Fraction, decimal.Decimal, uuid.UUID, types.SimpleNamespace, io.BytesIO, io.StringIO),
         *(datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone),
         *(pathlib.PurePosixPath, pathlib.PosixPath, pathlib.PureWindowsPath, pathlib.WindowsPath),
-        *(array.array, array._array_reconstructor, random.Random, torch.Generator, np.random.Generator, np.random.RandomState, np.dtype),
+        *(array.array, array._array_reconstructor, random.Random, torch.Generator, np.random.Generator, np.random.RandomState, np.dtype, np.ndarray),
         *(np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64),
-        *(re._compile, np.random.bit_generator.__pyx_unpickle_SeedSequence, int, float, str, bool, dict, list, tuple, set),
+        *(re._compile, np.ndarray.__reduce__(np.empty(0))[0], np.random.bit_generator.__pyx_unpickle_SeedSequence, int, float, str, bool, dict, list, tuple, set),
     )
 }
 
@@ -327,16 +327,6 @@ def _array(put: Put, ref: Ref, node: ArrayNode, now: Any) -> Any:
     np.copyto(made, node_value(put.tree, node))
     return put.enter(ref, made[()] if node.is_scalar else made)
 
-def _object_array(put: Put, ref: Ref, node: ObjectArrayNode, now: Any) -> np.ndarray:
-    found = put.target(ref, now)
-    if type(found) is not np.ndarray or found.shape != node.shape or found.dtype != object:
-        found = np.empty(node.shape, object)
-    put.enter(ref, found)
-    items = put.items(node.items, found.reshape(-1).tolist())
-    for index, item in zip(np.ndindex(node.shape), items):
-        found[index] = item
-    return found
-
 def _generator(put: Put, ref: Ref, node: GeneratorNode, now: Any) -> Any:
     found = put.target(ref, now)
     if found is None and not put.is_captured(now):
@@ -440,7 +430,6 @@ _PUT: dict[type, Callable[[Put, Ref, Any, Any], Any]] = {
     TensorNode: _tensor,
     SparseNode: _sparse,
     ArrayNode: _array,
-    ObjectArrayNode: _object_array,
     GeneratorNode: _generator,
     StatefulNode: _stateful,
     ModuleNode: _module,

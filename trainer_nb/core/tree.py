@@ -25,7 +25,7 @@ import torch
 # %% ../../nbs/01_core/10_tree.ipynb #430c298b
 from .seeding import FUNCTIONS, GENERATOR_TYPES, generator_state, is_global_generator, parts_of, variables_of
 from .nodes import ATOMS, ArrayNode, BytesPlace, CallableNode, GeneratorNode, HeldNode, LeafNode, MappingNode, Memory
-from .nodes import ModuleNode, ObjectArrayNode, ObjectNode, OptimizerNode, Piece, Ref, SequenceNode
+from .nodes import ModuleNode, ObjectNode, OptimizerNode, Piece, Ref, SequenceNode
 from .nodes import SparseNode, StatefulNode, TensorNode, TooLarge, Tree, Unsupported, is_atom
 from .nodes import is_distributed, local, name_of
 
@@ -298,11 +298,9 @@ def _sparse(capture: Capture, t: torch.Tensor, path: str) -> Ref:
     return capture.fill(ref, SparseNode(layout, tuple(t.shape), capture.items(capture.temporary(parts), path)))
 
 def _array(capture: Capture, value: np.ndarray | np.generic, path: str) -> Any:
-    if type(value) is not np.ndarray and not isinstance(value, np.generic): return _other(capture, value, path)
+    is_plain = type(value) is np.ndarray or isinstance(value, np.generic)
+    if not is_plain or value.dtype == object: return _other(capture, value, path)
     array = np.asarray(value)
-    if array.dtype == object:
-        ref = capture.node(value)
-        return capture.fill(ref, ObjectArrayNode(array.shape, capture.items(array.reshape(-1).tolist(), path)))
     if array.dtype.hasobject: raise Unsupported("is an array of records with objects in them")
     kind = np.lib.format.dtype_to_descr(array.dtype)
     ref = capture.node(value, ArrayNode(BytesPlace(), kind, array.shape, array.strides, isinstance(value, np.generic)))

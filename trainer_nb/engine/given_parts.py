@@ -335,13 +335,11 @@ def drop_loader(run: RunState) -> None:
     "Discard the loader; it is prepared again when needed, and its samplers continue where these are."
     run.loader.close()
     run.data.former_samplers = run.loader.samplers()
-    run.data.restored_samplers = None
     run.discard("loader", "current.window")
 
 def forget_samplers(run: RunState) -> None:
     "Let the samplers of the next loader begin anew: they are those of other data, or of a new run."
     run.data.former_samplers = {}
-    run.data.restored_samplers = None
 
 def optimizer_settings(args: TrainingArguments) -> dict[str, Any]:
     "Return the settings from which optimizer and schedule are made, and which cannot change in a run."

@@ -74,14 +74,10 @@ def scores(
 def classification(
     eval_pred,  # an EvalPrediction
 ) -> dict:
-    "Compute metrics of classes: accuracy, macro precision, recall and F1."
+    "Compute metrics of classes, one per sample or token: accuracy, macro precision, recall and F1; ignore labels of -100."
     return scores(*classes_in(eval_pred))
 
-def tokens(
-    eval_pred,  # an EvalPrediction
-) -> dict:
-    "Compute metrics of one class per token; ignore labels of -100."
-    return scores(*classes_in(eval_pred))
+tokens = classification
 
 # %% ../../nbs/06_engine/26_metrics.ipynb #b7ef666e
 def regression(

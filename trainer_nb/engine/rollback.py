@@ -11,7 +11,7 @@ import time
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -24,7 +24,7 @@ from ..core.nodes import ATOMS, has_own_memory, has_same_bytes, write_tensor
 from .run_state import RunState
 from .snapshot_fields import has_max_norm
 from .state_holders import Holder, fetch_holders, optimizer_holders, step_holders
-from .user_state import UserState, capture_user_state, changed_user_state, restore_user_state
+from .user_state import UserState, capture_user_state, differing, restore_user_state, same
 from ..optim.optimizers import flatten_state_value
 from ..optim.schedules import schedule_parts
 
@@ -103,7 +103,7 @@ class UserBackup:
         if not self.observing or self.state is None: return
         start = time.perf_counter()
         known = {f"{h.name}.{key}" for h in self.changing.values() for key in h.only or ()}
-        changed = known.union(changed_user_state(self.run, self.state, step_holders))
+        changed = known.union(differing(self.state, capture_user_state(self.run, same, find=step_holders)))
         new = sorted(changed - known)
         if new and not self.first:
             warn(
@@ -229,10 +229,12 @@ class AdaptiveBackup(BufferBackup):
     def __init__(
         self, model: torch.nn.Module,
         user_state=None,  # a UserBackup for state outside of the model
+        full=None,  # a FullBackup of weights and optimizer state, with rollback="full"
     ):
         super().__init__(model)
         self.model = model
         self.user_state = user_state
+        self.full = full
         self.slots = self._all_slots()
         self.observed = False
         # large and frozen slots, which are not copied
@@ -262,9 +264,11 @@ class AdaptiveBackup(BufferBackup):
         self.stamps = [*map(_stamp, self.watched.values())]
         if self.user_state is not None:
             self.user_state.keep()
+        if self.full is not None:
+            self.full.keep()
 
     def put_back(self):
-        "Restore the slots and the attributes of user code; remove buffers and modules that the first step has registered."
+        "Restore what was backed up; remove buffers and modules that the first step has registered."
         if not self.observed:
             for key, (held, name) in _buffer_slots(self.model).items():
                 if key not in self.slots: del held[name]
@@ -274,6 +278,8 @@ class AdaptiveBackup(BufferBackup):
         super().put_back()
         if self.user_state is not None:
             self.user_state.put_back()
+        if self.full is not None:
+            self.full.put_back()
 
     def _copy(self, t):
         is_large = not self.observed and local_nbytes(t) > SMALL_BYTES
@@ -404,19 +410,4 @@ class FullBackup:
         run.optimizer.param_groups[:] = [group for group, _ in self.groups]
         restore_dicts(self.groups + self.schedule)
 
-class Backups(NamedTuple):
-    "Hold the backups that are made before each step."
-    adaptive: AdaptiveBackup    # of buffers and user state, where they are seen to change
-    full: FullBackup | None     # of weights and optimizer state, with rollback="full"
 
-    def keep(self):
-        "Back up the state before a step."
-        self.adaptive.keep()
-        if self.full is not None:
-            self.full.keep()
-
-    def put_back(self):
-        "Restore the state before the step."
-        self.adaptive.put_back()
-        if self.full is not None:
-            self.full.put_back()

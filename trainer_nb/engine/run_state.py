@@ -36,7 +36,7 @@ from ..optim.parameters import ParameterWatch
 if TYPE_CHECKING:
     from trainer_nb.engine.edits import Edits
     from trainer_nb.engine.overrides import TrainerBase
-    from trainer_nb.engine.rollback import Backups, FetchBackup
+    from trainer_nb.engine.rollback import AdaptiveBackup, FetchBackup
     from trainer_nb.engine.snapshot_tensors import AsyncHostCopy, SharedCopies, Snapshot
     from trainer_nb.engine.user_state import EvaluatedState, UserState
 
@@ -228,9 +228,7 @@ class DataParts:
     "Hold what a loader was made from, and what passes from one that was discarded to the next one."
     collator: Callable[[list], Any] | None = None   # the learner's when the loader was made
     first_samplers: UserState | None = None  # the state with which the samplers were made
-    # of the discarded loader: its samplers, and the state that was restored since
-    former_samplers: dict[str, Any] = field(default_factory=dict)
-    restored_samplers: UserState | None = None
+    former_samplers: dict[str, Any] = field(default_factory=dict)   # of the discarded loader
     # the generators that have given generator_seeds, as seeding.GeneratorSeeds keeps them
     seed_givers: dict[str, tuple[object, int | None]] = field(default_factory=dict)
     # of the training data, as the last verb has left them, where the loader reads copies of it
@@ -261,7 +259,7 @@ class FirstState:
 class StateCopies:
     "Hold copies of the state: for a rollback, for the search for changes by hand, and those that snapshots share."
     # the state that forward passes change; with rollback="full" all weights too; made by the first step
-    backups: Backups = rebuilt_field()
+    backups: AdaptiveBackup = rebuilt_field()
     edits: Edits | None = None               # finds what cells have changed since the last verb
     earlier_copies: SharedCopies | None = None   # copies in snapshots, to share unchanged ones
 

@@ -423,20 +423,10 @@ def check_own_loader(
     home: dict,  # settings of the undivided global batch
     smaller: dict,  # those of each process
 ):
-    "Raise ValueError if micro-batches have to be smaller but the user's own loader fixes their size."
-    args = learner.args
-    size = smaller.get("per_device_train_batch_size", home.get("per_device_train_batch_size"))
-    if size == home.get("per_device_train_batch_size"): return
-    if type(learner).get_train_dataloader is TrainerBase.get_train_dataloader:
-        settled = isinstance(learner.train_dataset, torch.utils.data.DataLoader)
-    else:
-        before = dict(vars(args))
-        vars(args).update(smaller)
-        try:
-            settled = getattr(learner.get_train_dataloader(), "batch_size", None) != size
-        finally:
-            vars(args).update(before)
-    if settled:
+    "Raise ValueError if micro-batches have to be smaller but come from a loader of the user."
+    size = home.get("per_device_train_batch_size")
+    if smaller.get("per_device_train_batch_size", size) == size: return
+    if isinstance(learner.train_dataset, torch.utils.data.DataLoader) or is_overridden(learner, "get_train_dataloader"):
         raise ValueError(
             "keep_global_batch=True would have to make the micro-batches smaller, and they come from a loader of yours,"
             " which has its own batch size: give the Learner the data set itself, or as many"

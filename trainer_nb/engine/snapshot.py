@@ -15,9 +15,8 @@ from typing import Any
 
 import torch
 
-from ..core.callbacks import PROCESS_STATE_FIELDS, TrainerControl, TrainerState
+from ..core.callbacks import PROCESS_STATE_FIELDS, TrainerState
 from ..data.collate import is_identical
-from ..data.sampling import Cursor
 from ..device.collectives import World
 from ..device.deepspeed import to_parameter_states
 from ..device.sharding import concat_shards, gather_full_per_machine
@@ -28,7 +27,6 @@ from .snapshot_tensors import HostCopies, Snapshot
 
 # %% ../../nbs/06_engine/17_snapshot.ipynb #36f40b33
 _ENVIRONMENT = {"torch": str(torch.__version__), "python": platform.python_version()}
-_PLAIN_TYPES = (bool, int, float, str, type(None), Cursor)   # immutable types
 
 def environment_info(run: RunState) -> dict:
     "Return the environment of a run: in another one its results may differ in the last bits."
@@ -40,15 +38,9 @@ def environment_info(run: RunState) -> dict:
 
 def _copy_value(value):
     "Copy a value. The rows of the log are only ever appended: the list is copied, its rows are not."
-    if type(value) in _PLAIN_TYPES: return value
-    if type(value) not in (TrainerState, TrainerControl): return copy.deepcopy(value)
+    if type(value) is not TrainerState: return copy.deepcopy(value)
     new = copy.copy(value)
-    vars(new).update(
-        {
-            k: v if type(v) in _PLAIN_TYPES else list(v) if k == "log_history" else copy.deepcopy(v)
-            for k, v in vars(value).items()
-        }
-    )
+    vars(new).update({k: list(v) if k == "log_history" else copy.deepcopy(v) for k, v in vars(value).items()})
     return new
 
 def num_train_samples(run: RunState) -> int | None:

@@ -25,8 +25,7 @@ from ..core.nodes import has_own_memory
 from .run_state import RunState, Task, schedule_args
 from .state_holders import code_holders, optimizer_holders
 from .training_modes import restore_modes
-from .user_state import capture_user_state, keep_restored_samplers, note_overwritten
-from .user_state import restore_user_state, unpack_state
+from .user_state import capture_user_state, note_overwritten, restore_user_state, unpack_state
 from ..optim.optimizers import PLAIN_TENSORS, flatten_state_value, needs_flattening, unflatten_state_value
 from ..optim.schedules import load_scheduler_state, replace_schedule, scheduler_state, select_groups, stretch_schedule
 
@@ -627,7 +626,6 @@ def _restore_user_state(run: RunState, snapshot: Snapshot) -> None:
         note_overwritten(run, state, state.first if run.reports.sent_digests is None else run.reports.sent_digests)
         run.reports.first_digests = dict(state.first)
     problems = restore_user_state(run, state, find=code_holders, own=own, in_branch=packed["of"] == IN_BRANCH)
-    keep_restored_samplers(run, state)
     run.reports.lost = run.reports.lost | state.left_out | problems
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #b1c560b3

@@ -24,7 +24,7 @@ from .counters import ItemsUse, WatchedItems, add_tokens, count_step_tokens, war
 from .dataloaders import is_overridden
 from .loss import describe_output
 from .overrides import TrainerBase, is_loss_scaled
-from .rollback import AdaptiveBackup, Backups, FetchBackup, FullBackup, UserBackup, put_values, weight_versions
+from .rollback import AdaptiveBackup, FetchBackup, FullBackup, UserBackup, put_values, weight_versions
 from .run_state import RunState, run_modules
 from .signatures import positional_args
 from .eval_outputs import to_numbers
@@ -120,7 +120,7 @@ class Step:
         if run.current.window is None: return False
         if run.copies.backups is None:
             full = FullBackup(run) if run.args.rollback == "full" else None
-            run.copies.backups = Backups(AdaptiveBackup(run_modules(run), UserBackup(run)), full)
+            run.copies.backups = AdaptiveBackup(run_modules(run), UserBackup(run), full)
         run.copies.backups.keep()
         # a full backup restores the weights; otherwise a change of them is reported
         if run.copies.backups.full is None:
@@ -222,7 +222,7 @@ class Step:
             self.loss = strategy.reduce(run.params, self.loss)
             if run.args.ddp_broadcast_buffers is not False:
                 world = run.device.world
-                world.broadcast_tensors(run.copies.backups.adaptive.shared_buffers(world))
+                world.broadcast_tensors(run.copies.backups.shared_buffers(world))
             if self.tokens is not None and strategy.message is not None:
                 self.tokens = strategy.message.total_count()
             # what an optimizer or a callback draws in the update is the same in all processes with the same weights
@@ -238,7 +238,7 @@ class Step:
         # an engine clips in the update, and returns the norm after it
         self.norm, self.loss = run.device.strategy.clip(run.params, run.args.max_grad_norm, self.loss)
         fire_event(self.learner, "on_pre_optimizer_step")
-        run.copies.backups.adaptive.user_state.before_update()
+        run.copies.backups.user_state.before_update()
         gather_logs(self.learner)
 
 # %% ../../nbs/06_engine/20_step.ipynb #165d6934
@@ -355,7 +355,7 @@ def commit_step(step: Step) -> StepResult:
         raise
     # from here on the step counts
     try:
-        run.copies.backups.adaptive.compare()
+        run.copies.backups.compare()
         if not run.state.global_step and run.device.engine is None:
             check_optimizer_state(run.optimizer)
     except BaseException as error:
@@ -456,7 +456,7 @@ def corrupted_on_failure(run: RunState) -> Iterator[None]:
 def warn_weights_changed(step: Step) -> None:
     "Warn if user code has changed weights before the update; a step does not back them up."
     if not step.weights: return
-    backup = step.run.copies.backups.adaptive
+    backup = step.run.copies.backups
     backed_up = {id(t) for t in backup.kept}
     counted = zip(step.weights, step.weight_versions)
     changed = next((p for p, version in counted if p._version != version and id(p) not in backed_up), None)

@@ -127,7 +127,7 @@ def do_log(learner: TrainerBase, task: Task) -> None:
         learner.store_flos()
         # before the loss and the norm are fetched: a device that computes them works meanwhile
         if run.copies.backups is not None:
-            run.copies.backups.adaptive.detect_changes()
+            run.copies.backups.detect_changes()
         # after a restore, rows of discarded steps follow the newest one
         row = len(run.history) - 1
         while row > 0 and run.history.rows.abandoned[row]:

@@ -10,7 +10,7 @@ import types
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -116,7 +116,7 @@ def unpack_state(
     return UserState(tree, packed["holders"], packed["left_out"], packed["first"])
 
 def _clone(name: str, t: torch.Tensor) -> torch.Tensor: return t.detach().clone()
-def _same(name: str, t: torch.Tensor) -> torch.Tensor: return t
+def same(name: str, t: torch.Tensor) -> torch.Tensor: return t
 
 def capture_user_state(
     run: RunState,
@@ -153,7 +153,7 @@ def capture_user_state(
 # %% ../../nbs/06_engine/13_user_state.ipynb #a3c46cf0
 def user_state_bytes(run: RunState) -> int:
     "Return the size in bytes of the tensors in a copy, without those that snapshots share."
-    tensors = capture_user_state(run, _same).tree.tensors
+    tensors = capture_user_state(run, same).tree.tensors
     earlier = run.copies.earlier_copies
     return sum(local_nbytes(t) for n, t in tensors.items() if earlier is None or not earlier.has_shared(n, t))
 
@@ -185,7 +185,7 @@ def inexact_data(run: RunState, holder: Holder) -> dict[str, str]:
 # %% ../../nbs/06_engine/13_user_state.ipynb #1e8e4359
 def attribute_digests(run: RunState) -> dict[str, str | None]:
     "Return the digests of all attributes of a run, by name."
-    return capture_user_state(run, _same, find=code_holders).digests()
+    return capture_user_state(run, same, find=code_holders).digests()
 
 def restore_user_state(
     run: RunState,
@@ -201,7 +201,7 @@ def restore_user_state(
     equal: set[str] = set()
     holders = find(run)
     if in_branch:
-        here = capture_user_state(run, _same, find=find).contents()
+        here = capture_user_state(run, same, find=find).contents()
         contents = state.contents([holder.name for holder in holders])
         equal = {name for name, content in contents.items() if content == here.get(name)}
         live = state.tree.live.objects if state.tree.live is not None else []
@@ -209,7 +209,7 @@ def restore_user_state(
         # one that has not changed since the run began is a setting
         changed = {n: shared & c.seen.keys() and state.first.get(n) != c.digest() for n, c in contents.items()}
         problems = {name: "has a function with variables of its own, which the branch shares" for name in changed if changed[name]}
-    put = Put(state.tree, named_parts(run), class_finder(lambda: capture_user_state(run, _same).tree), copy_into, own)
+    put = Put(state.tree, named_parts(run), class_finder(lambda: capture_user_state(run, same).tree), copy_into, own)
     for holder in holders:
         saved = state.holders.get(holder.name)
         if saved is None:
@@ -260,7 +260,7 @@ def _unchanged(state: UserState, holder: Holder, own: bool) -> set[str]:
 
 def _inexact(run: RunState, state: UserState, names: Collection[str], find: Callable[[RunState], list[Holder]]) -> list[str]:
     "Return those of these attributes that differ from the copy after it was put back."
-    now = capture_user_state(run, _same, names, find).contents()
+    now = capture_user_state(run, same, names, find).contents()
     # what an object writes into its state_dict() is its own affair, and a leaf among data is data
     skipped = {StatefulNode.__name__}
     data = tuple(f"{h.name}." for h in find(run) if h.kinds != "all")
@@ -270,14 +270,6 @@ def _inexact(run: RunState, state: UserState, names: Collection[str], find: Call
         if name in now and content != now[name]
         and content.words[0] not in (skipped | {LeafNode.__name__} if name.startswith(data) else skipped)
     ]
-
-def changed_user_state(
-    run: RunState,
-    state: UserState,
-    find: Callable[[RunState], list[Holder]] = user_state_holders,  # as in capture_user_state
-) -> list[str]:
-    "Return the names of attributes that differ byte for byte from the copy, or were added or removed since."
-    return differing(state, capture_user_state(run, _same, find=find))
 
 def differing(a: UserState, b: UserState) -> list[str]:
     "Return the names of attributes that differ byte for byte in two copies, or are in one of them only."
@@ -302,31 +294,19 @@ def note_overwritten(
 def _capture_samplers(run: RunState, samplers: dict[str, Any]) -> UserState:
     return capture_user_state(run, find=lambda run: sampler_holders(samplers))
 
-def keep_restored_samplers(
-    run: RunState,
-    state: UserState,  # that was restored
-) -> None:
-    "Keep the state of samplers that a snapshot has restored, if the loader was discarded and the next one may have others."
-    if run.loader is not None or not run.data.former_samplers: return
-    holders = {name: saved for name, saved in state.holders.items() if name.partition(".")[0] == "batch_sampler"}
-    # the snapshot may be released
-    tensors = {n: _clone(n, t) for n, t in state.tree.tensors.items() if n.startswith(("user/batch_sampler", "user/small"))}
-    run.data.restored_samplers = UserState(replace(state.tree, tensors=tensors), holders)
-
 def continue_samplers(run: RunState) -> None:
-    "Give the samplers that were made for a new loader the state of those of the loader before it."
-    samplers = run.loader.samplers()
-    new = [h for h in sampler_holders(samplers) if run.data.former_samplers.get(h.name) is not h.owner]
+    """Give the samplers that were made for a new loader what those of the loader before it have changed, or a snapshot has
+    restored in them, since they were made."""
+    samplers, former = run.loader.samplers(), run.data.former_samplers
+    new = [h for h in sampler_holders(samplers) if former.get(h.name) is not h.owner]
     first = _capture_samplers(run, samplers)
-    state = run.data.restored_samplers
     began = {} if run.data.first_samplers is None else run.data.first_samplers.contents()
     run.data.first_samplers = first
-    if not new or not run.data.former_samplers: return
-    only = None
-    if state is None:
-        state = _capture_samplers(run, run.data.former_samplers)
-        same = {name for name, content in first.contents().items() if content == began.get(name)}
-        only = {name for name, content in state.contents().items() if name in same and content != began[name]}
+    if not new or not former: return
+    state = _capture_samplers(run, former)
+    # a setting that is another one now stays
+    same = {name for name, content in first.contents().items() if content == began.get(name)}
+    only = {name for name, content in state.contents().items() if name in same and content != began[name]}
     restore_user_state(run, state, only, lambda run: new, own=False)
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #c880efd7
@@ -359,7 +339,7 @@ def restore_evaluated(run: RunState) -> None:
     with run.interrupts:
         run.evaluation.evaluated = None
         before = evaluated.before
-        changed = {*differing(before, evaluated.after)} - {*differing(evaluated.after, _evaluation_state(run, _same))}
+        changed = {*differing(before, evaluated.after)} - {*differing(evaluated.after, _evaluation_state(run, same))}
         # a file that was opened, for example, stays
         changed -= {n for n, content in evaluated.after.contents().items() if content.words[:1] == [LeafNode.__name__]}
         for holder in evaluation_holders(run):
