@@ -259,7 +259,6 @@ def clone_learner(
         run.loader,
         run.history,
     )
-    check_functions(learner, anew)
     memo = {} if memo is None else memo
     memo.update({id(learner): new, id(run.args): args} | {id(o): o for o in known if o is not None})
     if anew and run.model is not None:
@@ -283,7 +282,7 @@ def clone_learner(
         is_function = isinstance(value, (types.MethodType, functools.partial))
         if name in LEARNER | not_state(learner) or is_resource(value) and not is_function: continue
         vars(new)[name] = copy_or_share(value, memo, f"{type(learner).__name__}.{name}", shares=is_function)
-    warn_of_originals(learner, memo)
+    check_functions(learner, memo, anew)
     new.run_state = RunState(
         args=args,
         given=GivenSettings(args.to_dict()),
@@ -313,7 +312,7 @@ def copy_or_share(
     try:
         return copy_part(thing, memo, bool(name) if shares is None else shares)
     except Exception as error:
-        used = used_part(thing, by_id(parts))
+        used = used_part(thing, parts)
         if used is not None:
             raise InvalidOperation(
                 f"{name} holds {used}, and cannot be copied ({type(error).__name__}: {error}), so a copy of the learner would"
@@ -353,20 +352,15 @@ def parts_in(value: object) -> list[object]:
     if of_library(value): return parts
     return parts + [value.__globals__[name] for name in global_names(value.__code__) if name in value.__globals__]
 
-def by_id(parts: Mapping[int, str]) -> Callable[[object], str | None]:
-    "Return a function that returns the name of one of some objects, None for any other."
-    return lambda part: parts.get(id(part))
-
 def used_part(
     value: object,
-    name_of: Callable[[object], str | None],  # returns the name of an object that counts
+    names: Mapping[int, str],  # of the objects that count, by id
     stop: Container[int] = (),  # ids of objects that are not searched
+    name_of: Callable[[object], str | None] = lambda part: None,  # the name of a further object that counts
 ) -> str | None:
     "Return the name of the first of some objects that a function or an object refers to; None if it refers to none."
-    for part in itertools.islice(walk(value, stop, parts_in), 100 * MAX_ITEMS):
-        name = name_of(part)
-        if name is not None: return name
-    return None
+    parts = itertools.islice(walk(value, stop, parts_in), 100 * MAX_ITEMS)
+    return next((name for part in parts if (name := names.get(id(part)) or name_of(part)) is not None), None)
 
 # %% ../../nbs/07_state/14_clone.ipynb #a3f46da5
 def model_parts(model: torch.nn.Module | None) -> dict[int, str]:
@@ -430,51 +424,42 @@ def functions_below(
         for value in walk(root, stop.keys() - {id(root)}, parts):
             if isinstance(value, types.FunctionType): yield name, value
 
-def _describe_use(name: str, function: types.FunctionType, used: str) -> str:
-    return f"{name}: the function {function.__qualname__} reads {used}, by its closure, a default value or a global"
-
-_INSTEAD = "a method of the model, functools.partial(function, model), or an object of a class with __call__ that holds the model"
-
 def check_functions(
     learner: TrainerBase,
+    memo: dict,  # of the copies
     anew: bool = False,  # model_init makes the model of the copy
 ):
-    "Raise InvalidOperation for a function that would compute a step of a copy with parts of the original."
+    """Raise InvalidOperation for a function that would compute a step of a copy with parts of the original; warn of others
+    that refer to objects of which the copy has its own, or to data sets with a state."""
     own = run_parts(learner)
     for name in (*_LOSSES, _OPTIONS) if anew else ():
-        used = used_part(vars(learner)[name], by_id(model_parts(learner.run_state.model)))
+        used = used_part(vars(learner)[name], model_parts(learner.run_state.model))
         if used is None: continue
         raise InvalidOperation(
             f"{name} refers to {used}, and model_init makes another model for each trial; override compute_loss(model, inputs)"
             " or create_optimizer() in a subclass, which find the trial's model."
         )
-    for name, function in functions_below(training_code(learner), own):
-        used = used_part(function, by_id(own), own)
-        if used is None: continue
-        raise InvalidOperation(
-            f"{_describe_use(name, function, used)}, and would compute with the same one in a copy of the learner. What is"
-            f" copied with the model is {_INSTEAD}."
-        )
-
-def warn_of_originals(
-    learner: TrainerBase,
-    memo: dict,  # of the copies
-):
-    "Warn of functions that refer to objects of which the copy of a learner has its own, or to data sets with a state."
-    own = run_parts(learner)
     made = {key: new for key, new in memo.items() if key not in (id(new), id(memo))}
     copied = {key for key, new in made.items() if new is not None and not is_resource(new)}
     def copied_name(part: object) -> str | None:
         counts = id(part) in copied or isinstance(part, torch.utils.data.Dataset) and has_state_dict(part)
         return f"a {type(part).__name__}" if counts else None
-    for name, function in functions_below((*training_code(learner), *other_code(learner)), own):
-        used = used_part(function, by_id(own), own) or used_part(function, copied_name, own)
-        if used is None: continue
-        warn(
-            f"{_describe_use(name, function, used)}, and would read the original in the copy of the learner as well. Write"
-            " it as a class with __call__ that holds the object, or a callback that has it in an attribute: that is"
-            " copied."
-        )
+    for computes, code in ((True, training_code(learner)), (False, other_code(learner))):
+        for name, function in functions_below(code, own):
+            part = used_part(function, own, own)
+            used = part or used_part(function, {}, own, copied_name)
+            if used is None: continue
+            reads = f"{name}: the function {function.__qualname__} reads {used}, by its closure, a default value or a global"
+            if computes and part is not None:
+                raise InvalidOperation(
+                    f"{reads}, and would compute with the same one in a copy of the learner. What is copied with the model is a"
+                    " method of the model, functools.partial(function, model), or an object of a class with __call__ that holds"
+                    " the model."
+                )
+            warn(
+                f"{reads}, and would read the original in the copy of the learner as well. Write it as a class with __call__"
+                " that holds the object, or a callback that has it in an attribute: that is copied."
+            )
 
 # %% ../../nbs/07_state/14_clone.ipynb #6372d09f
 def take_over(run: RunState, new, memo):
