@@ -142,32 +142,18 @@ class Saver:
             self.undo()
         raise failure
 
-    def leave_behind(
-        self, run: RunState, best,
-        after,  # the step up to which the run is replayed
-    ):
-        """Retire the checkpoints of later steps before a replay, and protect the
-        best one of the earlier steps from rotation."""
-        self.discarded_best = best
-        self._copy_best(run)
-        invalidate_future(run, best, after)
-
     def after_restore(
         self, run: RunState,
         best,  # the checkpoint that was the best before
+        replays_to: int | None = None,  # step up to which a replay follows; the best one before is not deleted until its end
     ):
-        "Retire the checkpoints that do not lie in the past of a restored run."
-        invalidate_future(run, best)
-        self.discarded_best = None
-        warn_lost_best(run)
-        self._copy_best(run)
-
-    def _copy_best(self, run: RunState):
+        "Retire the checkpoints that do not lie in the past of a restored run; those that a replay comes to stay."
+        invalidate_future(run, best, -1 if replays_to is None else replays_to)
+        self.discarded_best = None if replays_to is None else best
+        if replays_to is None: warn_lost_best(run)
         state = run.state
-        if state.best_model_checkpoint:
-            self.best = state.best_metric, state.best_global_step, state.best_model_checkpoint
-        else:
-            self.best = None, None, None
+        has_best = state.best_model_checkpoint is not None
+        self.best = (state.best_metric, state.best_global_step, state.best_model_checkpoint) if has_best else (None, None, None)
 
     def free(self):
         self.wait()
@@ -235,7 +221,7 @@ def start_saving(
     else:
         snapshot = capture_snapshot(run, saver.spare, tuple(FIELD_KEEPERS), beside=True)
     # an override may gather the weights, for which all processes are needed
-    live = save_to_temp_dir(learner) if sharded and overrides_save(learner) else None
+    live = own_output(learner)
     shards = None
     like = run.device.strategy.files_like
     if like is not None:
@@ -349,6 +335,15 @@ def save_to_temp_dir(learner: TrainerBase):
     learner.save_model(folder.name, **more)
     return folder
 
+def own_output(learner: TrainerBase):
+    "Return a temporary folder with the output of a subclass's `save_model` or of a model that writes itself, or None."
+    model = learner.run_state.model
+    if overrides_save(learner): return save_to_temp_dir(learner)
+    if not saves_itself(model): return None
+    folder = tempfile.TemporaryDirectory()
+    model.save_pretrained(folder.name)
+    return folder
+
 # %% ../../nbs/07_state/08_async_save.ipynb #3a6bb33f
 def make_checkpoint_writer(
     learner: TrainerBase, snapshot: Snapshot, place,
@@ -356,7 +351,7 @@ def make_checkpoint_writer(
     push=None,  # called with the complete folder before older ones are deleted, or with None if it cannot be written
     shards: ShardFiles | None = None,  # already written
     engine_files: Path | None = None,  # a folder with files of DeepSpeed's engine, which go into the checkpoint
-    live=None,  # as returned by save_to_temp_dir, if that was called in all processes
+    live=None,  # as returned by own_output
 ):
     "Return a function that writes a checkpoint and raises SaveFailed with a one-sentence cause."
     run = learner.run_state
@@ -377,10 +372,7 @@ def make_checkpoint_writer(
         about["trainer"] = trainer_layout_info(learner)
     manifest = {"only_model": True} if run.args.save_only_model else {}
     if own and saver.extra == str(place): manifest["extra"] = True
-    package = collect_checkpoint(run, snapshot, get_processor(learner), manifest, about)
-    if live is None and overrides_save(learner):
-        live = save_to_temp_dir(learner)
-    package = package._replace(shards=shards, live=package.live if live is None else live)
+    package = collect_checkpoint(run, snapshot, get_processor(learner), manifest, about, live, shards)
     settings = args_to_json(run.args)
     def work():
         written = None

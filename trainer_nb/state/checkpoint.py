@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 import time
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
@@ -53,13 +52,6 @@ def state_dict_entries(
 def saves_itself(model: torch.nn.Module) -> TypeGuard[PretrainedModel]:
     library = next((c.__module__.split(".")[0] for c in type(model).__mro__ if "save_pretrained" in vars(c)), "")
     return hasattr(model, "save_pretrained") and library not in ("transformers", "peft")
-
-def save_live_model(model: torch.nn.Module):
-    "Return a temporary folder with a model's own output, or None if it accepts the weights to write."
-    if not saves_itself(model): return None
-    folder = tempfile.TemporaryDirectory()
-    model.save_pretrained(folder.name)
-    return folder
 
 # %% ../../nbs/07_state/03_checkpoint.ipynb #be057bff
 def find_tensors_in_files(
@@ -164,7 +156,7 @@ class CheckpointContents(NamedTuple):
     "Hold the parts of a checkpoint."
     snapshot: Snapshot
     model: Any              # written by its own library
-    live: Any               # as returned by `save_live_model`
+    live: Any               # a temporary folder with what the model's or the user's own code has written; None without such code
     entries: dict           # as returned by `state_dict_entries`
     processing_class: Any   # for example a tokenizer; written too
     manifest: dict          # step, run, ...
@@ -173,8 +165,8 @@ class CheckpointContents(NamedTuple):
     base: frozenset         # as returned by unchanged_base_names: only the digests of these are written
     shards: ShardFiles | None = None  # of a sharded model, whose weights are written by all processes
 
-def collect_checkpoint(run: RunState, snapshot: Snapshot, processing_class=None, manifest=None,
-                       about=None) -> CheckpointContents:
+def collect_checkpoint(run: RunState, snapshot: Snapshot, processing_class=None, manifest=None, about=None, live=None,
+                       shards: ShardFiles | None = None) -> CheckpointContents:
     "Collect the parts of a checkpoint, so that the run can continue while they are written."
     manifest = {
         "format": "trainer_nb",
@@ -187,8 +179,8 @@ def collect_checkpoint(run: RunState, snapshot: Snapshot, processing_class=None,
     } | (manifest or {})
     has_default = has_adapters(run.model) and "default" in adapter_names(run.model)
     adapted = adapter_state_keys(run.model, "default") if has_default else {}
-    return CheckpointContents(snapshot, run.model, save_live_model(run.model), state_dict_entries(run),
-                              processing_class, manifest, about or {}, adapted, unchanged_base_names(run, snapshot))
+    return CheckpointContents(snapshot, run.model, live, state_dict_entries(run), processing_class, manifest, about or {},
+                              adapted, unchanged_base_names(run, snapshot), shards)
 
 # %% ../../nbs/07_state/03_checkpoint.ipynb #deeebe68
 CHECKPOINT_SCHEMA = 2

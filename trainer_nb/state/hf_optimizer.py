@@ -244,26 +244,23 @@ def alike(a, b) -> bool:
 def options_in(
     run: RunState,
     groups,  # from a snapshot, before the first step
-) -> tuple[list, set]:
-    "Return the options that a step does not change, and all keys that a group has after a step."
+) -> list[str]:
+    "Return the options that a step does not change."
     options = dict.fromkeys(("initial_lr", "weight_decay", "betas", "eps", "momentum"))
-    known = set()
     for group, own in zip(groups, run.optimizer.param_groups):
         trial = tried(run.optimizer, group, own["params"][0]) if own["params"] else None
-        known |= set(group) | set(own if trial is None else trial[2])
         if trial is None: continue
         # The rate belongs to the schedule, and an optimizer may choose the settings in HOW itself.
         mine = [
             k for k in run.optimizer.defaults if k in group and k not in (*OPTIMIZER_FLAGS, *GROUP_LR_KEYS, "triton")
         ]
         options |= dict.fromkeys(k for k in mine if alike(group[k], trial[2].get(k)))
-    return list(options), known
+    return list(options)
 
 def describe_group_differences(run: RunState, mine, groups) -> list[str]:
     "Return warnings about settings that differ in the file."
     said: dict[str, str] = {}
-    options, known = options_in(run, mine)
-    for name in options:
+    for name in options_in(run, mine):
         for here, there in zip(mine, groups):
             if "max_lr" in there or name not in here or alike(here[name], there.get(name, here[name])):
                 # a one-cycle schedule changes them during the run
@@ -273,11 +270,6 @@ def describe_group_differences(run: RunState, mine, groups) -> list[str]:
                 f"{name} of the optimizer's groups is {there[name]} in optimizer.pt and {here[name]} by the settings"
                 f" here: the run continues with {there[name]}; change it with learn.set(...)",
             )
-    for name, value in ((k, v) for there in groups for k, v in there.items()):
-        if name in known or name in OPTIMIZER_FLAGS or value is None or value is False: continue
-        said.setdefault(
-            name, f"optimizer.pt has the option {name}={value!r}, which this learner's optimizer does not have"
-        )
     return list(said.values())
 
 # %% ../../nbs/07_state/04_hf_optimizer.ipynb #415d0492

@@ -89,19 +89,12 @@ def check_no_model_folder(learner: TrainerBase, folder: Path) -> None:
     if any((folder / name).is_file() for name in of_a_run) or is_engine_checkpoint(folder): return
     if not any(folder.glob("*.safetensors")): return
     model = unwrap_model(learner.model)
-    name = type(model).__name__
+    read = f"read them with: import huggingface_hub; huggingface_hub.load_torch_model(learn.model, '{folder}')"
     if (folder / "adapter_config.json").is_file():
         read = f"PeftModel.from_pretrained(base_model, '{folder}') reads them"
     elif hasattr(model, "save_pretrained"):
-        read = f"{name}.from_pretrained('{folder}') reads them, and a Learner with that model begins a new run"
-    elif (folder / "model.safetensors").is_file():
-        read = ("read them with: from safetensors.torch import load_file;"
-                f" learn.model.load_state_dict(load_file('{folder}/model.safetensors'))")
-    else:
-        read = f"read them with: huggingface_hub.load_torch_model(learn.model, '{folder}')"
-    raise ValueError(
-        f"{folder} holds the weights of a model alone, as save_model() writes them, and not a run; {read}."
-    )
+        read = f"{type(model).__name__}.from_pretrained('{folder}') reads them, and a Learner with that model begins a new run"
+    raise ValueError(f"{folder} holds the weights of a model alone, as save_model() writes them, and not a run; {read}.")
 
 def no_checkpoint_message(
     where,  # as given by the user

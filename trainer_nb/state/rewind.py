@@ -151,7 +151,7 @@ def rewind(
     try:
         # The replay saves checkpoints again; they must not push out the best one of the discarded steps.
         if run.parts.saver is not None and base.step < target:
-            get_saver(run).leave_behind(run, best, target)
+            get_saver(run).after_restore(run, best, replays_to=target)
         replay(learner, acts, target, advance)
     except BaseException as error:
         left = target - run.state.global_step
