@@ -169,11 +169,12 @@ def evaluate(
 def check_rules(
     group: str,  # of the rules in settings.toml
     values: Mapping[str, Any],  # of the settings, by name
+    error: type[Exception] = ValueError,
 ) -> None:
-    "Raise ValueError for the first rule that settings break; issue a warning for a rule that only warns."
+    "Raise an error for the first rule that settings break; issue a warning for a rule that only warns."
     for rule in settings_table("rules")[group]:
         if not evaluate(rule["when"], values): continue
-        if "error" in rule: raise ValueError(rule["error"].format_map(values))
+        if "error" in rule: raise error(rule["error"].format_map(values))
         warn(rule["warning"].format_map(values))
 
 # %% ../../nbs/02_args/00_fields.ipynb #48f22908

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, cast
 
 import torch
 
-from .fields import ENUM_FIELDS, HUB_FIELDS, METRIC_SCHEDULES, SCRIPT_FIELDS, Choice, DefaultText
-from .fields import SettingFields, check_rules, dtypes_to_names, field_default, field_types, is_given
+from .fields import ENUM_FIELDS, HUB_FIELDS, SCRIPT_FIELDS, Choice, DefaultText
+from .fields import SettingFields, check_rules, dtypes_to_names, evaluate, field_default, field_types, is_given
 from .fields import mark_in_json, settings_table, to_builtin
 from .fsdp_args import check_sharding, convert_sharding
 from .names import FIELD_ALIASES, CheckedNames, check_names, legacy_value, translate_legacy
@@ -119,35 +119,16 @@ class TrainingArguments(CheckedNames, ArgumentSetters, SettingFields):
                 setattr(self, name, getattr(self, older))
             before[older] = getattr(self, name)
             setattr(self, older, before[older])
-        derived = self._derived_values()
-        for name, value in derived.items():
-            setattr(self, name, value)
+        # values of fields that are not set and follow from other fields
+        derived: dict[str, Any] = {}
+        for field in settings_table("derived"):
+            if not evaluate(field["when"], vars(self)): continue
+            derived[field["name"]] = evaluate(field["value"], vars(self))
+            setattr(self, field["name"], derived[field["name"]])
         # the name is part of the files that earlier versions wrote
         vars(self)["_filled"] = derived
         if is_deepspeed_enabled(self):
             activate_loading(self)
-
-    def _derived_values(self) -> dict[str, Any]:
-        "Return the values of fields that are not set and follow from other fields."
-        derived: dict[str, Any] = {}
-        if self.eval_strategy != "no" and not self.do_eval:
-            derived["do_eval"] = True
-        if self.eval_strategy == "steps" and not self.eval_steps:
-            derived["eval_steps"] = self.logging_steps
-        needs_metric = (
-            self.load_best_model_at_end or self.save_strategy == "best" or self.lr_scheduler_type in METRIC_SCHEDULES
-        )
-        metric = self.metric_for_best_model
-        if needs_metric and metric is None:
-            derived["metric_for_best_model"] = metric = "loss"
-        if metric is not None and self.greater_is_better is None:
-            derived["greater_is_better"] = not metric.endswith("loss")
-        compiles = bool(self.torch_compile or self.torch_compile_backend or self.torch_compile_mode)
-        if compiles and not self.torch_compile:
-            derived["torch_compile"] = True
-        if compiles and self.torch_compile_backend is None:
-            derived["torch_compile_backend"] = "inductor"
-        return derived
 
     def _convert(self) -> None:
         "Convert equivalent values to one form."
@@ -374,7 +355,10 @@ def resolve_args(
     changes = translate_legacy(cast(dict, settings or {}))
     if args is None or isinstance(args, dict):
         return TrainingArguments(**(translate_legacy(args or {}) | changes))
-    if not isinstance(args, TrainingArguments): raise TypeError(_wrong_type_message(args))
+    if not isinstance(args, TrainingArguments):
+        classes = [f"{cls.__module__}.{cls.__name__}" for cls in type(args).__mro__]
+        about = {"args": args, "kind": type(args).__name__, "classes": classes, "torch": torch}
+        check_rules("args", about | {"path": args if isinstance(args, str) else str(args)}, TypeError)
     new = copy.deepcopy(args)
     check_names(changes, [f.name for f in fields(new)])
     for name, value in changes.items():
@@ -383,20 +367,3 @@ def resolve_args(
         vars(new).get("_filled", {}).pop(name, None)
     new.check()
     return new
-
-def _wrong_type_message(args: object) -> str:
-    "Return the error message for arguments of another type."
-    if isinstance(args, (str, os.PathLike)):
-        return f"args is the path {str(args)!r}; the folder of a run is an argument by name: output_dir={str(args)!r}."
-    kind = f"args is of type {type(args).__name__}"
-    if isinstance(args, torch.nn.Module):
-        return f"{kind}; the model is the first argument, Learner(model), and the others are given by name."
-    if isinstance(args, torch.optim.Optimizer): return f"{kind}; give it by name: optimizers=(optimizer, None)."
-    if hasattr(args, "__getitem__") or hasattr(args, "__iter__"):
-        return f"{kind}; if it is the training data, give it by name: train_dataset=...."
-    if any(f"{cls.__module__}.{cls.__name__}" == "transformers.training_args.TrainingArguments" for cls in type(args).__mro__):
-        return (
-            "args is a TrainingArguments of transformers; import TrainingArguments from trainer_nb instead, it takes the same"
-            " arguments."
-        )
-    return f"{kind}; pass a TrainingArguments, or its fields as keywords, for example Learner(model, learning_rate=1e-3)."

@@ -9,10 +9,11 @@ import math
 import importlib.util
 import os
 import re
+from contextlib import suppress
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
-from .fields import CHOICES, TRACKERS, TRANSFORMERS_TRACKERS, settings_table
+from .fields import CHOICES, TRACKERS, TRANSFORMERS_TRACKERS, evaluate, settings_table
 from ..core.errors import short_repr, suggest_names
 
 # %% ../../nbs/02_args/05_validation.ipynb #5cf558ad
@@ -36,33 +37,19 @@ def matches_type(
     return isinstance(value, kind)
 
 # %% ../../nbs/02_args/05_validation.ipynb #89a200e6
-def _type_hint(
+def type_hint(
     name: str,
     value: Any,
     kind: Any,  # the annotation of the field
 ) -> str:
-    "Return how to correct a value of a wrong type, empty if unknown."
-    if isinstance(value, str) and value.strip().lstrip("+-").isdigit():
-        return f" Write the number without quotes: {int(value)!r}."
+    "Return how to correct a value of a wrong type, as settings.toml describes it; empty if unknown."
+    number = None
     if isinstance(value, str):
-        try:
-            number = float(value)
-        except ValueError:
-            number = None
-        if number is not None:
-            return f" Write the number without quotes: {number!r} (YAML reads 5e-5 as text, 5.0e-5 as a number)."
-    if value is False and name in CHOICES: return " Write 'no' in quotes (YAML reads a bare no as False)."
-    if value is None and name == "max_grad_norm": return " Write 0 for no clipping."
-    if isinstance(value, float) and value.is_integer(): return f" Write {int(value)}."
-    if isinstance(value, str) and kind is bool: return " Write True or False, without quotes."
-    if isinstance(value, str) and matches_type([value], kind): return f" Write a list: [{value!r}]."
-    if name == "optim" and isinstance(value, type):
-        return f" A class goes into optimizer_cls_and_kwargs=({value.__name__}, {{'lr': 1e-3}})."
-    if name == "optim": return " An optimizer goes into optimizers=(optimizer, None)."
-    if name == "lr_scheduler_type": return " A schedule of torch goes into optimizers=(optimizer, schedule)."
-    if name == "learning_rate" and isinstance(value, (slice, tuple)):
-        return " Rates of several layer groups are a list, with layer_groups=[...]."
-    return ""
+        with suppress(ValueError):
+            number = int(value) if value.strip().lstrip("+-").isdigit() else float(value)
+    about = {"name": name, "value": value, "kind": kind, "number": number, "CHOICES": CHOICES, "matches_type": matches_type}
+    hints = (hint["type"] for hint in settings_table("type_hints") if evaluate(hint["when"], about))
+    return next((f" {hint}".format_map(about) for hint in hints), "")
 
 def describe_type(kind: Any) -> str:
     "Return an annotation as it is written, without modules."
@@ -101,7 +88,7 @@ def check_setting(
         text = "'...'" if name.endswith("token") else short_repr(value)
         raise ValueError(
             f"{name}={text} is of type {type(value).__name__}; it should be {describe_type(kind)}."
-            f"{_type_hint(name, value, kind)}"
+            f"{type_hint(name, value, kind)}"
         )
     if (bound := _BOUNDS.get(name)) is not None:
         for number in value if isinstance(value, list) else [] if value is None else [value]:
