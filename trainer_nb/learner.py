@@ -21,6 +21,7 @@ from .core.memory import MemoryMeter, measure_memory
 from .device.collectives import world_size
 from .engine.assignment import begin_run, check_assignment, check_deletion, check_elsewhere
 from .engine.assignment import forget_early_assignments, record_override, watch_assignments
+from .diagnostics.guard import Guard
 from .engine.generate import generating
 from .engine.loop import TrainOutput, advance, describe_run, iterate_steps, make_stop_condition
 from .engine.loop import make_train_output, validate_step_count
@@ -1048,6 +1049,7 @@ class Learner(
         watch_assignments(self)
         self.snapshots = Snapshots()
         self.run_state.parts.rewind_buffer = RewindBuffer()
+        self.run_state.parts.guard = Guard()
         self.run_state.parts.saver = Saver()
         get_uploader(self.run_state)
         if self.args.push_to_hub:

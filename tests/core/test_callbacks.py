@@ -166,7 +166,7 @@ def test_callbacks_of_transformers_as_they_are(capsys):
     learn.predict(points(4))
     fire_event(learn, "on_push_begin")
     names = {h[0] for h in user.heard}
-    assert set(EVENTS) - names == {"on_exception", "on_pause", "on_resume", "on_save", "on_substep_end"} and len(vars(transformers.TrainerCallback)) > 15
+    assert set(EVENTS) - names == {"on_exception", "on_finding", "on_pause", "on_resume", "on_save", "on_substep_end"} and len(vars(transformers.TrainerCallback)) > 15
     usual = {"model", "processing_class", "optimizer", "lr_scheduler", "train_dataloader", "eval_dataloader"}
     assert all(usual <= set(h[4:]) for h in user.heard) and next(h for h in user.heard if h[0] == "on_evaluate")[4:].count("metrics") == 1
     out = capsys.readouterr().out.splitlines()

@@ -276,7 +276,7 @@ def test_looking():
 TRAINING = {"step": lambda learn: learn.step(), "run": lambda learn: learn.run(steps=1), "train": lambda learn: learn.train(), "steps": lambda learn: next(learn.steps()),
             "debug_step": lambda learn: learn.debug_step(), "free": lambda learn: learn.free(), "snapshot": lambda learn: learn.snapshot()}
 INSIDE = ("on_step_begin", "on_substep_end", "on_pre_optimizer_step", "on_optimizer_step")   # of a step
-TOLD = [event for event in EVENTS if event not in ("on_init_end", "on_save", "on_push_begin")]
+TOLD = [event for event in EVENTS if event not in ("on_init_end", "on_save", "on_push_begin", "on_finding")]
 EVALUATED = dict(eval_dataset=Augmented(10), eval_strategy="steps", eval_steps=2)
 
 

@@ -152,7 +152,7 @@ TRANSFORMERS_TRACKERS = tuple(settings_table("trackers")["of_transformers"])
 CHOICES: dict[str, tuple] = {name: tuple(member.value for member in enum) for name, enum in ENUM_FIELDS.items()}
 CHOICES |= {name: tuple(values) for name, values in settings_table("choices").items()}
 # TOML has no None
-CHOICES["dataloader_multiprocessing_context"] = (None, *CHOICES["dataloader_multiprocessing_context"])
+CHOICES |= {name: (None, *CHOICES[name]) for name in ("dataloader_multiprocessing_context", "on_nan", "on_spike")}
 
 # %% ../../nbs/02_args/00_fields.ipynb #0404bd5b
 @cache
@@ -256,6 +256,11 @@ class SettingFields:
         None, "GB of host memory for these snapshots; None: a quarter of what is available, with too little"
         " of it also temporary files"
     )
+    on_nan: str | None = arg(
+        None, "what to do where loss or gradient norm is not finite: 'report', 'stop', 'skip', 'rewind and skip',"
+        " 'rewind with half the rate'; None: nothing"
+    )
+    on_spike: str | None = arg(None, "what to do, likewise, where the loss is far above the last ones; None: nothing")
     # memory and speed
     activation_checkpointing: bool | None = arg(
         None, "keep few activations and recompute the others in the backward pass", bare=True

@@ -40,6 +40,8 @@ class TrainingArgumentsKwargs(TypedDict, total=False):
     rollback: str
     rewind_every: int | None
     rewind_memory: float | None
+    on_nan: str | None
+    on_spike: str | None
     activation_checkpointing: bool | None
     activation_checkpointing_kwargs: dict | str | None
     gradient_checkpointing: bool | None

@@ -234,6 +234,9 @@ class TrainerCallback:
         "Called when the run stops between two steps on request."
     def on_resume(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any):
         "Called when a paused run continues."
+    def on_finding(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any):
+        """Called where the loop notices that something is wrong, before a run goes back, with `finding` (severity, seen,
+        meaning, do) and `did`, what follows."""
 
 EVENTS = tuple(name for name in vars(TrainerCallback) if name.startswith("on_"))
 

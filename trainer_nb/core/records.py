@@ -298,6 +298,11 @@ def _describe_plan(epochs: int, mid_epoch: bool = False, **options: Any) -> str:
     if mid_epoch: length = f"finishes the epoch under way, then {length}"
     return ", ".join([length, *(f"{k}={v}" for k, v in options.items())])
 
+def _describe_correction(skipped: int, factor: float, **about: Any) -> str:
+    "Describe what follows a finding."
+    if factor != 1: return f"the rate times {factor:g}"
+    return f"the batch{'es' if skipped > 1 else ''} of {skipped} step{'s' if skipped > 1 else ''} left out"
+
 def _describe_changes(changes: dict[str, Any]) -> list[str]:
     "Return settings as a user would type them, floats with six digits."
     # as it was typed, if that is short
@@ -312,6 +317,8 @@ ACT_FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {
         lambda d: ", ".join(d["groups"]) + (", in evaluation mode" if d.get("eval_mode") else ""),
     ),
     "by hand": lambda d: "changed: " + ", ".join(d["changed"]),
+    "finding": lambda d: f"{d['seen']}; {d['did']}",
+    "correction": lambda d: f"{_describe_correction(**d)}, because {d['because']}",
     "rewind": (
         lambda d: f"{d['steps']} step{'s' if d['steps'] != 1 else ''} back"
         + (f"; the replayed step {d['different'][0]} has another loss" if d.get("different") else "")

@@ -21,10 +21,10 @@ from .counters import run_mean_loss
 from .overrides import TrainerBase
 from .prepare import check_parameters, discard_outdated_wrapper
 from .prepare import may_have_other_parameters, prepare, recompute_run_length
-from .run_state import RunState, Task, as_callback
+from .run_state import RunState, Task, as_callback, record_act
 from .session import check_can_train, describe_position, fetch_rows, guarded, mark_paused, pausable
 from .session import raise_save_error, should_pause, training_session, yield_run_lock
-from .settings import recover_from_oom
+from .settings import recover_from_oom, scale_rate
 from .signatures import check_callable
 from .step import take_step
 from .tasks import epoch_end_tasks, record_step, run_deferred_changes, run_pending, train_metrics
@@ -109,8 +109,32 @@ def train_one_step(learner: TrainerBase) -> Record | None:
             handle_end_of_data(run)
         record = None if result is None else Record(run.history, len(run.history) - 1)
         run_all_pending(learner)
+        # where it goes back, the step that was taken does not count
+        if run.parts.guard is not None and run.parts.guard.go_back(learner): continue
         if record is not None: return record
     return None
+
+def correct(
+    learner: TrainerBase,
+    because: str,  # what was found
+    skipped: int = 0,  # steps whose batches are left out
+    factor: float = 1.0,  # of the learning rate, from here on
+) -> None:
+    "Leave out the next batches, or change the rate, because of a finding; record it as a change that a replay repeats."
+    run = learner.run_state
+    ensure_prepared(learner)
+    # a snapshot that is taken meanwhile comes after it
+    record_act(run, "correction", because=because, skipped=skipped, factor=factor)
+    if factor != 1: scale_rate(learner, factor)
+    while skipped and not run.finished:
+        window = run.loader.take(run.cursor, run.args.gradient_accumulation_steps, run.bookmark)
+        if not window:
+            handle_end_of_data(run)
+            run_all_pending(learner)
+            continue
+        skipped -= 1
+        run.cursor, run.bookmark = window[-1].after, window[-1].bookmark
+        run.counters.batches_in_epoch += len(window)
 
 def handle_end_of_data(run: RunState) -> None:
     "End the epoch after the end of a stream; raise ValueError if the epoch had no batches."

@@ -136,6 +136,14 @@ class RewindBufferPart(Protocol):
     def clear(self) -> None:
         "Remove all snapshots."
 
+class GuardPart(Protocol):
+    "Look at the losses of a run while it trains, and go back where the settings say so (`diagnostics.guard`)."
+    def look(self, learner: TrainerBase, reads: bool) -> bool:
+        """Look at the new rows on the host, and return whether the run goes back; `reads`: fetch them, since the loop
+        does so now or the run ends."""
+    def go_back(self, learner: TrainerBase) -> bool:
+        "Go back if the last look has found a reason; return whether it had."
+
 class DebugStepPart(Protocol):
     "Run one step manually, part by part (`diagnostics.debug_step`)."
     def abort(self) -> None:
@@ -292,6 +300,7 @@ class HigherParts:
     saver: SaverPart | None = None
     uploader: UploaderPart | None = None
     rewind_buffer: RewindBufferPart | None = None
+    guard: GuardPart | None = None
     background_run: BackgroundRunPart | None = None
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #9c1e5a70

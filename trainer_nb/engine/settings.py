@@ -158,6 +158,11 @@ def _rate(learner: TrainerBase, value):
     if is_setting(learner, value):
         vars(learner.args)["learning_rate"] = value
 
+def scale_rate(learner: TrainerBase, factor: float) -> None:
+    "Multiply the rate of the next step, and with it the rest of the schedule."
+    complete_optimizer(learner)
+    _rate(learner, current_value(learner, "lr") * factor)
+
 # %% ../../nbs/06_engine/23_settings.ipynb #38d3d434
 def _repatch(learner: TrainerBase, value):
     "Apply the model patches again, immediately, so that an unsupported setting raises an error here."

@@ -73,6 +73,9 @@ def do_step_end(learner: TrainerBase, task: Task) -> None:
     finally:
         if task.done:
             control = run.control
+            # before anything that reads the weights
+            if run.parts.guard is not None:
+                run.parts.guard.look(learner, control.should_log or control.should_evaluate or control.should_save)
             requested = control.should_log or control.should_evaluate or control.should_save
             if requested:
                 push_tasks(run, Task("check_requests"))
@@ -323,6 +326,7 @@ def do_next_epoch(learner: TrainerBase, task: Task) -> None:
 def do_finish(learner: TrainerBase, task: Task) -> None:
     "Finish the run: log its metrics and queue on_train_end."
     run = learner.run_state
+    if run.parts.guard is not None and not run.control.should_training_stop and run.parts.guard.look(learner, True): return
     check_replicas(run)
     run.finished = True
     run.begun = False

@@ -15,7 +15,7 @@ import numpy as np
 from ..core.errors import Paused, warn
 from ..core.history import History
 from ..display.tables import format_duration
-from ..engine.loop import run_until, validate_step_count
+from ..engine.loop import correct, run_until, validate_step_count
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare, redistribute_data
 from ..engine.run_state import RunState
@@ -75,7 +75,8 @@ class RewindReport(NamedTuple):
 
 # the names of changes of other kinds than settings, as they are shown
 _OTHER_CHANGES = {
-    "schedule": "the schedule", "freeze": "freeze()", "unfreeze": "unfreeze()", "by hand": "changes by hand"
+    "schedule": "the schedule", "freeze": "freeze()", "unfreeze": "unfreeze()", "correction": "the correction",
+    "by hand": "changes by hand"
 }
 
 def changes_at(history: History, step: int) -> tuple[str, ...]:
@@ -106,6 +107,8 @@ def repeat_act(learner: TrainerBase, act: dict) -> None:
     data = act["data"]
     if act["kind"] == "set":
         learner.set(**data)
+    elif act["kind"] == "correction":
+        correct(learner, **data)
     else:
         getattr(learner, act["kind"])(*data["groups"], eval_mode=data.get("eval_mode", False))
 

@@ -43,7 +43,7 @@ def stays_in_use(event: dict) -> bool:
     return event["kind"] in LASTING_ACTS and event["kind"] not in ("launch", "close")
 
 # events in a history that a replay of steps does not cause
-ACTS = ("set", "schedule", "stop", "freeze", "unfreeze", "restore", "reset", "by hand", *LASTING_ACTS)
+ACTS = ("set", "schedule", "stop", "freeze", "unfreeze", "correction", "restore", "reset", "by hand", *LASTING_ACTS)
 
 # %% ../../nbs/07_state/12_rewind_buffer.ipynb #fcb853ab
 def repeated_acts(events: Iterable[dict]) -> list[dict]:
@@ -54,7 +54,7 @@ def repeated_acts(events: Iterable[dict]) -> list[dict]:
     for e in events:
         if e["kind"] in ("pause", "exception"):
             stopped_at = e["step"]
-        elif e["kind"] in ("freeze", "unfreeze") or e["kind"] == "set" and e["data"].keys() <= SETTABLE.keys():
+        elif e["kind"] in ("freeze", "unfreeze", "correction") or e["kind"] == "set" and e["data"].keys() <= SETTABLE.keys():
             if not e["abandoned"] and e["step"] != stopped_at and "by" not in e["data"]: found.append(e)
     return found
 

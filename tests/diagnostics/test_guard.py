@@ -1,0 +1,166 @@
+"""Losses that are not finite, or jump: what is reported, what follows, and that a replay and a resume end in the same bytes."""
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
+
+from trainer_nb.core.callbacks import TrainerCallback
+from trainer_nb.core.errors import InvalidOperation
+from trainer_nb.diagnostics.guard import check_processes
+from trainer_nb.engine.snapshot import differences
+from trainer_nb.learner import Learner
+
+X = torch.randn(320, 8, generator=torch.Generator().manual_seed(0))
+MORE = torch.randn(1920, 8, generator=torch.Generator().manual_seed(1))
+Y = (X.sum(1) > 0).long()
+BAD = 137
+STAY = {"use_cpu": True, "disable_tqdm": True, "per_device_train_batch_size": 16, "learning_rate": 0.01, "num_train_epochs": 4, "seed": 3}
+pytestmark = pytest.mark.filterwarnings("ignore:.*learn.diagnose", "ignore:.*not finite")
+
+
+def data(value=math.nan, x=X, at=BAD):
+    y = (x.sum(1) > 0).long()
+    return TensorDataset(x.index_fill(0, torch.tensor(at), value), torch.where(torch.arange(len(x)) == at, 0, y))
+
+# one sample of the wrong class, far from all others, is in the batch of a late step
+FAR = {"given": data(3000.0, MORE, 1000), "num_train_epochs": 2, "max_grad_norm": 0.0, "optim": "sgd"}
+
+
+def learner(given=None, **settings):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU() if "on_spike" in settings else nn.BatchNorm1d(32), nn.Dropout(0.1), nn.Linear(32, 2))
+    return Learner(model, train_dataset=data() if given is None else given, **{"loss_func": F.cross_entropy} | STAY | settings)
+
+
+class Told(TrainerCallback):
+    not_state = ("heard",)
+    def __init__(self): self.heard = []
+    def on_finding(self, args, state, control, finding, did, **kwargs): self.heard.append((state.global_step, finding.severity, did))
+
+
+def corrections(learn): return [e for e in learn.history.events if e["kind"] == "correction" and not e["abandoned"]]
+def losses(learn): return np.array([row.loss for row in learn.history.current])
+
+
+# what the run is given
+WAYS = {
+    "skip": {"on_nan": "skip"},
+    "rewind and skip": {"on_nan": "rewind and skip"},
+    "accumulation": {"on_nan": "skip", "gradient_accumulation_steps": 3},
+    "momentum and a schedule": {"on_nan": "rewind and skip", "optim": "sgd", "optim_args": "momentum=0.9", "lr_scheduler_type": "cosine", "warmup_steps": 5},
+    "workers": {"on_nan": "skip", "dataloader_num_workers": 2},
+    "a spike": {"on_spike": "skip"} | FAR,
+    "half the rate": {"on_nan": "rewind with half the rate", "on_spike": "report", "given": TensorDataset(X, X[:, :2]), "loss_func": F.mse_loss, "learning_rate": 4.0, "optim": "sgd", "max_grad_norm": 0.0},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_run_ends_in_the_same_bytes_after_a_rewind_and_a_resume(way, tmp_path):
+    given = WAYS[way]
+    one, other = learner(**given), learner(**given)
+    one.run()
+    assert corrections(one) and np.isfinite(losses(one)).all(), losses(one)
+    steps = one.state.global_step
+    at = next(e["data"] for e in one.history.events if e["kind"] == "finding")["seen"].split()
+    first = int(at[at.index("step") + 1])
+    # verbs that stop anywhere, and go back beyond corrections
+    other.step(first + 5)
+    other.rewind(to=first - 2)
+    other.step(7)
+    other.rewind(to=max(first - 12, 1))
+    other.save_checkpoint(tmp_path/"here")
+    again = learner(**given)
+    again.load_checkpoint(tmp_path/"here")
+    for learn in other, again:
+        learn.run()
+        assert learn.state.global_step == steps and differences(one.snapshot(), learn.snapshot()) == []
+        assert losses(one).tobytes() == losses(learn).tobytes()
+        assert [(e["step"], e["data"]) for e in corrections(learn)] == [(e["step"], e["data"]) for e in corrections(one)]
+
+
+@pytest.mark.parametrize("way", ["skip", "rewind and skip", "a spike"])
+def test_losses_that_are_read_late_change_nothing(way, monkeypatch):
+    "As on a GPU, where they are read with a log, or at the end."
+    one = learner(**WAYS[way])
+    one.run()
+    monkeypatch.setattr("trainer_nb.core.columns.is_on_host", lambda value: False)
+    late = learner(**WAYS[way], logging_steps=27)
+    late.run()
+    assert [e["data"] for e in corrections(late)] == [e["data"] for e in corrections(one)]
+    assert all(torch.equal(a, b) for a, b in zip(one.model.state_dict().values(), late.model.state_dict().values()))
+    assert losses(one).tobytes() == losses(late).tobytes()
+
+
+def test_a_report_and_a_stop():
+    told = Told()
+    learn = learner(callbacks=[told])
+    with pytest.warns(UserWarning, match=r"The loss of step \d+ is nan. learn.diagnose\(\) looks for the cause"): learn.run()
+    event, = [e for e in learn.history.events if e["kind"] == "finding"]
+    at = int(np.isnan(losses(learn)).argmax()) + 1
+    # one finding for all steps that follow
+    assert told.heard == [(at, "error", "report")] and event["step"] == at and event["data"]["did"] == "report"
+    assert "finding" in str(learn.journal) and learn.state.global_step == 80
+    learn = learner(on_nan="stop", callbacks=[told])
+    with pytest.warns(UserWarning, match="the run ends here"): learn.run()
+    assert learn.state.global_step == at and learn.run_state.finished and told.heard[1:] == [(at, "error", "stop")]
+    # as far as the setting says, a run is as it was
+    plain = learner()
+    plain.run()
+    assert not [e for e in plain.history.events if e["kind"] in ("finding", "correction")]
+
+
+def test_a_setting_may_come_later_and_changes_stay():
+    learn = learner()
+    learn.step(12)
+    learn.set(lr=0.02, on_nan="rewind and skip")
+    learn.run(steps=15)
+    event = corrections(learn)[0]
+    assert event["step"] == 12 and np.isfinite(losses(learn)).all() and learn.args.on_nan == "rewind and skip"
+    assert learn.history.current[-1].learning_rate > 0.012
+
+
+# what the run is given, and words of the sentence
+ENDS = {
+    "no snapshots": ({"on_nan": "skip", "rewind_every": 0, "rewind_memory": 0.0}, "the run ends here, since"),
+    "each batch": ({"on_nan": "skip", "given": TensorDataset(X.index_fill(0, torch.arange(100, 320), math.nan), Y)}, "5 corrections did not prevent it"),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_run_ends_where_it_cannot_go_on(name):
+    given, words = ENDS[name]
+    learn = learner(**given)
+    if name == "no snapshots":
+        learn.step(1)
+        learn.train_dataset = data()
+    with pytest.warns(UserWarning, match=words): learn.run()
+    assert learn.run_state.finished and learn.state.global_step < 80
+
+
+def test_a_constant_loss_is_reported_once():
+    told = Told()
+    learn = learner(TensorDataset(torch.ones(320, 8), torch.zeros(320).long()), callbacks=[told], learning_rate=0.0, num_train_epochs=10)
+    learn.model[2] = nn.Identity()
+    learn.model[3] = nn.Identity()
+    with pytest.warns(UserWarning, match="losses of the 100 steps up to 100 are all"): learn.run()
+    assert [h[1:] for h in told.heard] == [("warning", "report")]
+
+
+def test_healthy_runs_have_no_finding():
+    "Noisy, steep, falling to zero, negative, with outliers of the data: many seeds and rates."
+    for seed, rate in [(s, r) for s in range(3) for r in (1e-4, 1e-3, 1e-2)]:
+        told = Told()
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
+        clean = TensorDataset(X, Y)
+        Learner(model, train_dataset=clean, loss_func=F.cross_entropy, callbacks=[told], **STAY | {"learning_rate": rate, "num_train_epochs": 15, "seed": seed, "per_device_train_batch_size": 4}).run()
+        assert told.heard == [], (seed, rate, told.heard)
+
+
+def test_several_processes_report_or_stop():
+    check_processes("stop", "report")
+    with pytest.raises(InvalidOperation, match="on_spike='stop' ends it there"): check_processes(None, "skip")
