@@ -10,7 +10,7 @@ OTHER = dict(
     optim_args="momentum=0.9", weight_decay=0.1, adam_beta1=0.8, adam_beta2=0.99, adam_epsilon=1e-6, max_grad_norm=0.0,
     optim_target_modules=["a"],
     label_smoothing_factor=0.1, bf16=True, fp16=True, full_determinism=True, seed=1, data_seed=2, use_cpu=True,
-    rollback="full", rewind_every=5, rewind_memory=0.5, on_nan="skip", on_spike="stop", logging_strategy="epoch", logging_steps=0.1, logging_first_step=True, disable_tqdm=True,
+    rollback="full", rewind_every=5, rewind_memory=0.5, on_nan="skip", on_spike="stop", check_on_start=True, logging_strategy="epoch", logging_steps=0.1, logging_first_step=True, disable_tqdm=True,
     run_name="a run", report_to=["none"], eval_strategy="steps", eval_steps=5, eval_delay=1, eval_on_start=True,
     prediction_loss_only=True, eval_accumulation_steps=3, save_strategy="epoch", save_steps=7, save_total_limit=2, save_only_model=True, save_format="trainer", save_on_each_node=True, enable_jit_checkpoint=True,
     metric_for_best_model="accuracy", greater_is_better=False, load_best_model_at_end=True, dataloader_drop_last=True,

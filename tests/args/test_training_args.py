@@ -14,7 +14,7 @@ from trainer_nb.args.validation import UNSUPPORTED
 from argument_values import NEEDS, OTHER   # noqa: F401
 
 FIELDS = {f.name: f for f in dataclasses.fields(TrainingArguments)}
-OWN = {"layer_groups", "logging_dir", "rewind_every", "rewind_memory", "save_format", "rollback", "on_nan", "on_spike"}
+OWN = {"layer_groups", "logging_dir", "rewind_every", "rewind_memory", "save_format", "rollback", "on_nan", "on_spike", "check_on_start"}
 # The same for the fields that are refused so far: a value that has to be refused.
 WANTED = dict(
     auto_find_batch_size=True, optim_target_modules=["a"], neftune_noise_alpha=5.0, tf32=False,

@@ -164,3 +164,19 @@ def test_healthy_runs_have_no_finding():
 def test_several_processes_report_or_stop():
     check_processes("stop", "report")
     with pytest.raises(InvalidOperation, match="on_spike='stop' ends it there"): check_processes(None, "skip")
+
+
+def test_a_check_before_the_first_step():
+    told, given = Told(), STAY | {"train_dataset": TensorDataset(X, Y), "loss_func": F.cross_entropy}
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.used, self.unused = nn.Linear(8, 2), nn.Linear(3, 3)
+        def forward(self, x): return self.used(x)
+    one, other = Learner(Net(), **given), Learner(Net(), **given, check_on_start=True, callbacks=[told])
+    one.step(3)
+    with pytest.warns(UserWarning, match="get no gradient: unused.weight"): next(other.steps())
+    other.step(2)
+    assert told.heard == [(0, "warning", "report")] and [e["step"] for e in other.history.events if e["kind"] == "finding"] == [0]
+    assert differences(one.snapshot(), other.snapshot()) in ([], ["args"])

@@ -346,6 +346,7 @@ class SettingFields:
     eval_steps: float | None = arg(None, "steps between two evaluations; None: as logging_steps; below 1 a ratio")
     eval_delay: float = arg(0, "steps or epochs before the first evaluation")
     eval_on_start: bool = arg(False, "evaluate once before the first step")
+    check_on_start: bool = arg(False, "call check() before the first step, and report what it finds")
     prediction_loss_only: bool = arg(False, "evaluation keeps the loss only, no predictions")
     eval_accumulation_steps: int | None = arg(None, "move predictions to the CPU every n batches; None: at the end")
     eval_do_concat_batches: bool = arg(

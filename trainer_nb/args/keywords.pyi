@@ -86,6 +86,7 @@ class TrainingArgumentsKwargs(TypedDict, total=False):
     eval_steps: float | None
     eval_delay: float
     eval_on_start: bool
+    check_on_start: bool
     prediction_loss_only: bool
     eval_accumulation_steps: int | None
     eval_do_concat_batches: bool

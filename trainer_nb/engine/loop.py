@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.errors import missing_attribute_error
+from ..core.errors import missing_attribute_error, warn
 from ..core.records import Record
 from ..core.interrupts import RUN_LOCK
 from ..display.tables import html_table
@@ -27,7 +27,8 @@ from .session import raise_save_error, should_pause, training_session, yield_run
 from .settings import recover_from_oom, scale_rate
 from .signatures import check_callable
 from .step import take_step
-from .tasks import epoch_end_tasks, record_step, run_deferred_changes, run_pending, train_metrics
+from .tasks import epoch_end_tasks, record_step, run_deferred_changes, run_pending, run_tasks_now
+from .tasks import train_metrics
 from .user_state import attribute_digests
 
 # %% ../../nbs/06_engine/24_loop.ipynb #29413d72
@@ -161,6 +162,20 @@ def run_until(
     with RUN_LOCK, guarded(learner, verb, check_can_train):
         return advance(learner, verb, until, after_step, may_continue)
 
+def check_on_start(learner: TrainerBase) -> None:
+    "Before the first step, call `check()` if the settings ask for it; report and record what it finds."
+    run = learner.run_state
+    if not run.args.check_on_start or run.has_begun: return
+    try:
+        findings = learner.check()
+    finally:
+        # the steps end at the second interrupt again, and the check at the first
+        run.interrupts.presses_needed = 2
+    for finding in findings:
+        warn(f"{finding.seen}: {finding.meaning}. What to do: {finding.do}.")
+        run.history.note("finding", run.state.global_step, **finding._asdict(), did="report")
+        run_tasks_now(learner, Task("event", "on_finding", {"finding": finding, "did": "report"}))
+
 def advance(
     learner: TrainerBase,
     verb: str,
@@ -170,6 +185,7 @@ def advance(
 ) -> int:
     "Train in a guarded verb, as run_until."
     run = learner.run_state
+    check_on_start(learner)
     start = len(run.history)
     with pausable(run):
         while run_slice(learner, verb, until, after_step):
@@ -211,6 +227,7 @@ def iterate_steps(learner: TrainerBase) -> Iterator[Record]:
                 if run.parts.remote_run is not None:
                     record, stop = run.parts.remote_run.one_step(learner)
                 else:
+                    check_on_start(learner)
                     # rows are not fetched at each step: that would synchronize
                     with training_session(learner, "steps()", rows=False):
                         record = train_one_step(learner)

@@ -510,6 +510,7 @@ class TrainerBase:
     save_model: Callable[..., str | None]
     _save_checkpoint: Callable[..., None]
     _load_best_model: Callable[[], None]
+    check: Callable[[], Any]
     # what identifies the loop's evaluations
     _describe_evaluation: Callable[[], dict[str, Any]]
 
