@@ -91,6 +91,17 @@ def test_what_is_no_range_of_steps(steps, error, words):
         with pytest.raises(error, match=words): plot()
 
 
+def test_metrics_that_are_not_drawn_are_named():
+    "Those of evaluations come first."
+    history = take(History("a"), 1, 20)
+    history.note("log", 10, **{f"part_{i}": 1.0 for i in range(9)})
+    history.note("evaluate", 20, eval_loss=1.0, eval_accuracy=0.5)
+    chart = plot_histories([history])
+    assert [panel.title for panel in chart.panels()][:3] == ["Loss (log)", "eval_accuracy", "part_0"] and len(chart.panels()) == 7
+    assert chart.said() == ["6 more metrics are not drawn, such as part_3, part_4, part_5, part_6, part_7; plot('part_3') draws one."]
+    assert plot_histories([history], ["loss"]).said() == []
+
+
 def test_discarded_steps_of_a_part(family):
     main, one, *_ = family
     def drawn(*steps): return lines(plot_histories([main, one], ["loss"], smooth=0, steps=steps).panels()[0])

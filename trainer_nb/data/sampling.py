@@ -27,13 +27,6 @@ class RankShard(NamedTuple):
         "Return the number of batches of one process that form a global batch."
         return 1 if self.turns else self.of
 
-    def own_slice(self, n: int) -> slice:
-        "Return the slice of its own samples among `n` that are split evenly; the first processes may have one more."
-        if self.turns: return slice(0, n)
-        each, more = divmod(n, self.of)
-        start = self.rank * each + min(self.rank, more)
-        return slice(start, start + each + (self.rank < more))
-
     def weight(self, mine: int, n: int) -> float:
         """Return the weight of the mean over `mine` own samples in the mean over the
         means of all processes, for `n` samples in total."""
@@ -56,9 +49,13 @@ def split_evenly(
     share: RankShard,
     group: list,  # samples of a global batch, or their indices
 ) -> RankBatch:
-    "Return the part of a group that is split evenly."
+    "Return the part of a group that is split evenly; the first processes may have one sample more."
     if share.of == 1: return RankBatch(group, len(group), 1.0)
-    mine = group[share.own_slice(len(group))]
+    mine = group
+    if not share.turns:
+        each, more = divmod(len(group), share.of)
+        start = share.rank * each + min(share.rank, more)
+        mine = group[start:start + each + (share.rank < more)]
     return RankBatch(mine or group[:1], len(group), share.weight(len(mine), len(group)))
 
 def share_batches(

@@ -35,16 +35,6 @@ def is_stateful(dataset: Any) -> bool:
     except (AttributeError, TypeError, ValueError):
         return False
 
-# %% ../../nbs/03_data/03_streams.ipynb #e7792a0e
-_PLAIN_TYPES = frozenset((int, float, str, bool, bytes, type(None)))
-
-def copy_state(state: Any):
-    "Return a deep copy, with a fast path for plain values."
-    if type(state) is dict:
-        return {k: v if type(v) in _PLAIN_TYPES else copy_state(v) for k, v in state.items()}
-    if type(state) is list: return [v if type(v) in _PLAIN_TYPES else copy_state(v) for v in state]
-    return copy.deepcopy(state)
-
 # %% ../../nbs/03_data/03_streams.ipynb #1b6b381f
 @dataclass
 class StartStates:
@@ -84,8 +74,8 @@ class DatasetStates:
             self.cost = self.when - now
         return self.last, self.at
 
-    def now(self): return copy_state(self.dataset.state_dict())
-    def load(self, state: Any): self.dataset.load_state_dict(copy_state(state))
+    def now(self): return copy.deepcopy(self.dataset.state_dict())
+    def load(self, state: Any): self.dataset.load_state_dict(copy.deepcopy(state))
 
     def moved(self) -> bool:
         "Return True if other code has moved the data set."

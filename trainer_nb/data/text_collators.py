@@ -89,22 +89,6 @@ class Draws:
         integers = self.numpy.randint if self.numpy is np.random else self.numpy.integers
         return torch.from_numpy(integers(low=0, high=words, size=int(where.sum()), dtype=np.int64))
 
-def mask_tokens(
-    ids: torch.Tensor,
-    chosen: torch.Tensor,  # bool tensor
-    mask: int,
-    words: int,  # size of the vocabulary
-    replace: float, other: float,
-    draws: Draws,
-):
-    "Return the batch with some of the chosen tokens masked and some replaced by random tokens."
-    covered = draws.choose(replace) & chosen
-    ids = torch.where(covered, mask, ids)
-    if replace == 1 or other == 0: return ids
-    changed = draws.choose(other / (1 - replace)) & chosen & ~covered
-    ids[changed] = draws.tokens(words, changed)
-    return ids
-
 # %% ../../nbs/03_data/05_text_collators.ipynb #591ab894
 def word_ids(
     offsets: torch.Tensor,  # (batch, length, 2), start and end of each token in the text
@@ -231,8 +215,13 @@ class DataCollatorForLanguageModeling(TextCollator):
             # all tokens of the chosen words
             same = (numbers[:, :, None] == numbers[:, None, :]) & (numbers >= 0)[:, :, None]
             chosen = (same & chosen[:, None, :]).any(2)
-        mask, words = mask_token_id(self.tokenizer), len(self.tokenizer)
-        inputs = mask_tokens(ids, chosen, mask, words, self.mask_replace_prob, self.random_replace_prob, draws)
+        # some of the chosen tokens are masked, and some replaced by random ones
+        covered = draws.choose(self.mask_replace_prob) & chosen
+        inputs = torch.where(covered, mask_token_id(self.tokenizer), ids)
+        if self.mask_replace_prob != 1 and self.random_replace_prob != 0:
+            rest = draws.choose(self.random_replace_prob / (1 - self.mask_replace_prob))
+            changed = rest & chosen & ~covered
+            inputs[changed] = draws.tokens(len(self.tokenizer), changed)
         return inputs, ids.masked_fill(~chosen, -100)
 
 # %% ../../nbs/03_data/05_text_collators.ipynb #50ac2756

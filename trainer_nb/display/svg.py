@@ -439,16 +439,6 @@ def short_row_names(names: Sequence[str]) -> list[str]:
         return f"{head}…{end.partition('.')[2] or end}"
     return [cut(name) for name in short]
 
-def draw_row_labels(names: Sequence[str], left: float, top: float, bottom: float) -> str:
-    "Draw names beside rows of equal height; only every n-th name if space is short."
-    size = (bottom - top) / max(len(names), 1)
-    every = max(1, math.ceil(11 / size))
-    return "".join(
-        svg_text(left - 6, top + (i + 0.5) * size + 3.5, name, "end", 10)
-        for i, name in enumerate(names)
-        if i % every == 0
-    )
-
 def draw_heatmap(heat: Heatmap, left: float, top: float, right: float, bottom: float) -> str:
     "Draw a heat map with a colour bar on its right."
     heat = reduce_columns(heat)
@@ -544,7 +534,10 @@ def draw_panel(
     if above:
         top += above
         x, y = panel_scales(panel, left, top, right, bottom)
-    things = [draw_row_labels(names, left, top, bottom)]
+    # only every n-th name if space is short
+    size = (bottom - top) / max(len(names), 1)
+    shown = [*enumerate(names)][::max(1, math.ceil(11 / size))]
+    things = [svg_text(left - 6, top + (i + 0.5) * size + 3.5, name, "end", 10) for i, name in shown]
     things += [draw_heatmap(heat, left, top, right, bottom) for heat in heats]
     things += [draw_histogram(o, x, y) for o in panel.of(Histogram)]
     things += [draw_line(o, x, y) for o in panel.of(LineSeries)]

@@ -190,13 +190,6 @@ def axis_position(
     columns = history.rows
     return [columns.step[rows - 1], columns.epoch[rows - 1], columns.seconds[rows - 1] / 60]
 
-def rows_before_event(history: History, event: dict) -> int:
-    "Return the number of rows up to the step of an event."
-    rows = event["rows"]
-    if not rows or history.rows.step[rows - 1] == event["step"]: return rows
-    row = last_row_of_step(history.rows, event["step"], rows)
-    return 0 if row is None else row + 1
-
 # marks of a run
 MAX_EVENTS = 400
 def event_word(event: dict) -> str:
@@ -226,10 +219,13 @@ def event_marks(history: History) -> list[dict]:
     events = [e for e in list(history.events) if e["kind"] in kinds and e["data"].get("type") != "KeyboardInterrupt"]
     def mark(kind: str, word: str, gone: bool, rows: int) -> dict:
         return {"kind": kind, "word": word, "gone": gone} | dict(zip(POSITIONS, axis_position(history, rows)))
-    marks = [
-        mark(e["kind"], format_value(event_word(e), 80), bool(e["abandoned"]), rows_before_event(history, e))
-        for e in events[-MAX_EVENTS:]
-    ]
+    marks = []
+    for event in events[-MAX_EVENTS:]:
+        rows = event["rows"]
+        if rows and history.rows.step[rows - 1] != event["step"]:
+            row = last_row_of_step(history.rows, event["step"], rows)
+            rows = 0 if row is None else row + 1
+        marks.append(mark(event["kind"], format_value(event_word(event), 80), bool(event["abandoned"]), rows))
     if (row := first_lost_row(history)) is not None:
         marks.append(mark("nan", f"loss {format_value(float(history.rows.loss[row]))}", False, row + 1))
     return marks

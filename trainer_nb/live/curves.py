@@ -139,15 +139,17 @@ def default_names(
     metrics: Iterable[str],  # of the runs
     most: int,               # metrics to draw
 ) -> list[str]:
-    "Return the names that a chart begins with."
+    "Return the names that a chart begins with: of the metrics, first those of evaluations."
     chosen = [name for name in metrics if name not in QUANTITIES and not name.endswith("loss")]
+    chosen.sort(key=lambda name: not name.startswith("eval_"))
     return ["loss", *chosen[:most], "learning_rate"]
 
 def resolve_plot_names(
     histories: list[History],
     names: Sequence[str],  # as given by the user
-) -> list[str]:
-    "Return the names to draw. Raise TypeError or ValueError for a name that is in no history."
+) -> tuple[list[str], list[str]]:
+    """Return the names to draw, and a sentence about metrics that are left out, if names were not given. Raise TypeError
+    or ValueError for a name that is in no history."""
     metrics = list(dict.fromkeys(name for history in histories for name in read_metrics(history)))
     watched = [name for history in histories for name in watched_names(history)]
     known = list(dict.fromkeys([*QUANTITIES, *metrics, *watched]))
@@ -165,7 +167,12 @@ def resolve_plot_names(
             raise ValueError(
                 f"The history has no column {name!r} to draw; it has {', '.join(known)}.{suggest_names(name, known)}"
             )
-    return list(names) or [*default_names(metrics, 4), "grad_norm"]
+    if names: return list(names), []
+    chosen = [*default_names(metrics, 4), "grad_norm"]
+    others = [name for name in metrics if name not in chosen and not name.endswith("loss")]
+    if not others: return chosen, []
+    what = f"{len(others)} more metrics are" if len(others) > 1 else "Another metric is"
+    return chosen, [f"{what} not drawn, such as {', '.join(others[:5])}; plot({others[0]!r}) draws one."]
 
 def plotted_lines(
     name: str,
@@ -322,7 +329,7 @@ def plot_histories(
 ) -> Chart:
     "Return the history of runs as a chart. Raise ValueError for unknown names."
     histories = [as_history(source) for source in sources]
-    names = resolve_plot_names(histories, what)
+    names, said = resolve_plot_names(histories, what)
     log_names = names if log is True else [log] if isinstance(log, str) else list(log or ())
     for name in log_names:
         if name not in names:
@@ -351,7 +358,7 @@ def plot_histories(
         return Chart([], [f"There is nothing to draw from step {first} to {last}: the last step so far is {newest}."])
     if len(histories) == 1 and panels[0].of(LineSeries):
         panels[0].things += act_markers(event_marks(histories[0]), x, bounds)
-    return Chart(panels, columns=3 if subplots and len(names) == 3 else 2)
+    return Chart(panels, said, columns=3 if subplots and len(names) == 3 else 2)
 
 # %% ../../nbs/10_live/06_curves.ipynb #f1ad0005
 def schedule_chart(

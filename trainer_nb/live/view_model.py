@@ -107,7 +107,14 @@ class ViewModel:
         for source in self.sources:
             source.refresh()
         known = {source.history.run_id for source in self.sources}
-        self.sources += branch_sources(self.main.history, known)
+        # the runs of this process that have branched off; without its event, a branch is being made, and where it
+        # begins is unknown; one that was read from a log has the same id
+        unique = {
+            history.run_id: history for history in list(HISTORIES)
+            if history.parent == self.main.history.run_id and history.run_id not in known and len(history)
+            and branch_event(history, history.run_id) is not None
+        }
+        self.sources += [HistorySource(h) for h in sorted(unique.values(), key=lambda h: h.started)]
         if [curve.history for curve in self.curves] == [source.history for source in self.sources]:
             for curve, source in zip(self.curves, self.sources):
                 curve.label = source.label
@@ -228,13 +235,3 @@ class HistorySource:
     def label(self) -> str: return self.given_label or run_label(self.history)
 
     def refresh(self): fetch_quietly(self.history)
-
-def branch_sources(
-    history: History,
-    known: set[str],  # ids of runs that are already drawn
-) -> list[HistorySource]:
-    "Return the runs of this process that have branched off from a run."
-    others = [h for h in list(HISTORIES) if h.parent == history.run_id and h.run_id not in known and len(h)]
-    # without its event, a branch is being made, and where it begins is unknown; one read from a log has the same id
-    unique = {h.run_id: h for h in others if branch_event(h, h.run_id) is not None}.values()
-    return [HistorySource(h) for h in sorted(unique, key=lambda h: h.started)]
