@@ -418,16 +418,6 @@ def release_traceback_memory(
                 tb.tb_frame.f_locals.clear()
 
 # %% ../../nbs/01_core/00_errors.ipynb #000719ff
-def _trim_traceback(error: BaseException):
-    "Truncate the tracebacks to the entries that lead to the cell."
-    for linked in _error_chain(error):
-        entries = _traceback_entries(linked)
-        cells = [tb for tb in entries if _is_cell_frame(tb.tb_frame)]
-        if entries:
-            (cells[-1] if cells else entries[0]).tb_next = None
-        if isinstance(linked, AttributeError):
-            linked.obj = None
-
 def release_last_traceback():
     "Release all that is held by the last uncaught error if it passed through this package; at most once per error."
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
@@ -441,7 +431,14 @@ def release_last_traceback():
     setattr(error, "_released_traceback", error.__traceback__)
     if not is_ours: return
     release_traceback_memory(error)
-    _trim_traceback(error)
+    # truncate the tracebacks to the entries that lead to the cell
+    for linked in _error_chain(error):
+        entries = _traceback_entries(linked)
+        cells = [tb for tb in entries if _is_cell_frame(tb.tb_frame)]
+        if entries:
+            (cells[-1] if cells else entries[0]).tb_next = None
+        if isinstance(linked, AttributeError):
+            linked.obj = None
     gc.collect()
 
 # %% ../../nbs/01_core/00_errors.ipynb #dfacc415

@@ -301,20 +301,21 @@ def make_test_loader(learner: TrainerBase, dataset: Any) -> DataLoader:
 # data sets within data sets
 _MAX_DEPTH = 5
 
-def attributes_of(*data: object, depth: int = 0) -> list[tuple[object, dict[str, object]]]:
-    "Return data sets and collators, and the data sets that they hold, each with its present attributes."
+def data_parts(name: str, data: object, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    "Yield a data set, a collator or a loss function, and the data sets that it holds, each with its name."
     def is_data(v: object) -> bool: return isinstance(v, torch.utils.data.Dataset) or hasattr(type(v), "set_format")
-    found = []
-    for one in data:
-        attributes = dict(getattr(one, "__dict__", {}))
-        found.append((one, attributes))
-        if depth == _MAX_DEPTH: continue
-        for value in attributes.values():
-            # those of a ConcatDataset; a list of samples may be long
-            is_list = isinstance(value, list) and value and is_data(value[0])
-            inner = value if is_list else [value] if is_data(value) else []
-            found += attributes_of(*inner, depth=depth + 1)
-    return found
+    yield name, data
+    for key, value in getattr(data, "__dict__", {}).items() if depth < _MAX_DEPTH else ():
+        if is_data(value):
+            yield from data_parts(f"{name}.{key}", value, depth + 1)
+        # those of a ConcatDataset; a list of samples may be long
+        elif isinstance(value, list) and value and is_data(value[0]):
+            for i, one in enumerate(value):
+                yield from data_parts(f"{name}.{key}.{i}", one, depth + 1)
+
+def attributes_of(*data: object) -> list[tuple[object, dict[str, object]]]:
+    "Return data sets and collators, and the data sets that they hold, each with its present attributes."
+    return [(part, dict(getattr(part, "__dict__", {}))) for one in data for _, part in data_parts("", one)]
 
 def have_changed(attributes: list[tuple[object, dict[str, object]]]) -> bool:
     "Return whether an attribute was assigned since attributes_of() has returned them."

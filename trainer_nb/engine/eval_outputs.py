@@ -305,10 +305,6 @@ def mean_value(name: str, values: list[BatchValue]) -> float | None:
     return (total / count).item()
 
 # %% ../../nbs/06_engine/05_eval_outputs.ipynb #a6f0d7d8
-def syncs_itself(metric) -> bool:
-    "Return whether a metric combines the state of several processes itself."
-    return isinstance(metric, torch.nn.Module) and any(hasattr(m, "sync_on_compute") for m in metric.modules())
-
 class StreamingMetrics:
     "Update a learner's metrics in one evaluation."
     def __init__(
@@ -321,6 +317,8 @@ class StreamingMetrics:
         self.functions = {name: metric for name, metric in metrics.items() if not is_stateful_metric(metric)}
         self.objects = {name: metric for name, metric in metrics.items() if name not in self.functions}
         self.compute = compute
+        def syncs_itself(metric) -> bool:
+            return isinstance(metric, torch.nn.Module) and any(hasattr(m, "sync_on_compute") for m in metric.modules())
         # objects that are updated with the batches of this process; rank 0 updates the others with all
         self.local = {n: m for n, m in self.objects.items() if world.is_single_process or syncs_itself(m)}
         self.held: list[tuple[int, dict[str, Any]]] = []   # what these and `compute` get, with the number of the batch

@@ -67,16 +67,6 @@ FUNCTIONS: dict[str, tuple[str, int, tuple[str, ...]]] = {
 }
 BATCH_METRICS = "compute_metrics(prediction, compute_result=...) with batch_eval_metrics=True", 1, ("compute_result",)
 
-def check_callables(
-    args: TrainingArguments,
-    **functions: Any,  # parts that are functions, by name
-) -> None:
-    "Raise TypeError for parts that cannot be called as they will be."
-    for name, function in functions.items():
-        per_batch = name == "compute_metrics" and args.batch_eval_metrics
-        example, number, names = BATCH_METRICS if per_batch else FUNCTIONS[name]
-        check_callable(name, function, example, *[None] * number, **dict.fromkeys(names))
-
 def check_sources(
     model_init: Any,
     optimizers: Any,
@@ -121,14 +111,6 @@ def check_optimizers(optimizer: Any, scheduler: Any) -> None:
             " lr_scheduler_type='cosine'."
         )
 
-def check_processing_class(processing_class: Any) -> None:
-    "Raise TypeError for the name of a tokenizer, or its class."
-    if not isinstance(processing_class, (str, type)): return
-    raise TypeError(
-        f"processing_class is a tokenizer or a processor, not {short_repr(processing_class)}; load it, for example with"
-        " AutoTokenizer.from_pretrained(name) of transformers."
-    )
-
 _LOSSES = ("loss_func", "compute_loss_func")
 # what the optimizer comes from, if not from the settings
 _OPTIMIZER_SOURCES = ("optimizers", "optimizer_cls_and_kwargs")
@@ -140,7 +122,12 @@ def check_parts(
     parts: Mapping[str, Any],  # by name: those of the constructor, or all of a learner
 ) -> None:
     "Raise TypeError or ValueError for parts that cannot be used, or contradict each other or the settings."
-    check_processing_class(parts["processing_class"])
+    processing_class = parts["processing_class"]
+    if isinstance(processing_class, (str, type)):
+        raise TypeError(
+            f"processing_class is a tokenizer or a processor, not {short_repr(processing_class)}; load it, for example with"
+            " AutoTokenizer.from_pretrained(name) of transformers."
+        )
     has_loss = [parts[name] is not None for name in _LOSSES]
     if all(has_loss):
         raise ValueError("Both loss_func and compute_loss_func were given; give the one or the other (None removes one).")
@@ -150,7 +137,9 @@ def check_parts(
             "for example CrossEntropyLoss(label_smoothing=0.1)."
         )
     check_sources(parts["model_init"], *(parts[name] for name in _OPTIMIZER_SOURCES))
-    check_callables(args, **{name: parts[name] for name in FUNCTIONS})
+    for name, called in FUNCTIONS.items():
+        example, number, names = BATCH_METRICS if name == "compute_metrics" and args.batch_eval_metrics else called
+        check_callable(name, parts[name], example, *[None] * number, **dict.fromkeys(names))
     check_metrics(parts["metrics"])
 
 def checked_parts(learner: TrainerBase) -> dict[str, Any]:

@@ -507,12 +507,6 @@ def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
     return made
 
 # %% ../../nbs/06_engine/23_settings.ipynb #24e5d9d2
-def next_smaller_batch(size: int, accumulation: int) -> tuple[int, int]:
-    "Return the next smaller micro-batch size, and the number of micro-batches with the same total."
-    total = size * accumulation
-    new = next(n for n in range(size // 2, 0, -1) if total % n == 0)
-    return new, total // new
-
 MEMORY_HINT = "activation_checkpointing=True, bf16=True, shorter samples or optim='sgd' take less"
 
 def recover_from_oom(learner: TrainerBase, error: BaseException) -> bool:
@@ -534,7 +528,9 @@ def recover_from_oom(learner: TrainerBase, error: BaseException) -> bool:
     release_traceback_memory(error)
     gc.collect()
     empty_device_cache(run.device.device)
-    new, times = next_smaller_batch(size, accumulation)
+    total = size * accumulation
+    new = next(n for n in range(size // 2, 0, -1) if total % n == 0)
+    times = total // new
     try:
         change_settings(learner, {"per_device_train_batch_size": new, "gradient_accumulation_steps": times})
     except ValueError as refused:
@@ -542,6 +538,6 @@ def recover_from_oom(learner: TrainerBase, error: BaseException) -> bool:
         return False
     warn(
         f"Memory ran out in step {learner.state.global_step + 1} with micro-batches of {size}; the run continues with"
-        f" {times} of {new} for each step, the same {size * accumulation} samples."
+        f" {times} of {new} for each step, the same {total} samples."
     )
     return True

@@ -19,6 +19,7 @@ from ..core.seeding import FUNCTIONS, GENERATOR_TYPES
 from ..core.tree import OPTIMIZER, cached, has_state_dict, is_resource, of_library
 from ..data.sources import MapSource
 from ..device.strategy import WRAPPER_ATTRIBUTES, module_class, wrapper_attributes
+from .dataloaders import data_parts
 from .overrides import TrainerBase
 from .run_state import RunState
 
@@ -226,21 +227,15 @@ def optimizer_holders(run: RunState) -> list[Holder]:
     more = MethodHolder("optimizer.state_dict()", optimizer, get=lambda: additional_entries(optimizer), put=load)
     return [own, more] if saves_more else [own]
 
-def _of_data(name: str, data: object, depth: int = 0) -> Iterator[Holder]:
+def _of_data(name: str, data: object) -> Iterator[Holder]:
     "Yield holders for a data set and the data sets in it, or for a collator or a loss function."
-    if isinstance(data, (torch.nn.Module, *FUNCTIONS)) or not hasattr(data, "__dict__") or depth > 5:
-        return
-    # A stream with state_dict() goes back by that, with the place in it.
-    is_iterable_only = hasattr(data, "__iter__") and not hasattr(data, "__getitem__")
-    is_stream = isinstance(data, torch.utils.data.IterableDataset) or is_iterable_only
-    if not (is_stream and has_state_dict(data)):
-        yield Holder(name, data, "generators" if of_library(type(data)) else "data", not_state(data))
-    for key, v in vars(data).items():
-        if isinstance(v, torch.utils.data.Dataset):
-            yield from _of_data(f"{name}.{key}", v, depth + 1)
-        elif key == "datasets" and isinstance(v, list):   # of a ConcatDataset
-            for i, d in enumerate(v):
-                yield from _of_data(f"{name}.{key}.{i}", d, depth + 1)
+    if isinstance(data, (torch.nn.Module, *FUNCTIONS)): return
+    for path, part in data_parts(name, data):
+        # A stream with state_dict() goes back by that, with the place in it.
+        is_iterable_only = hasattr(part, "__iter__") and not hasattr(part, "__getitem__")
+        is_stream = isinstance(part, torch.utils.data.IterableDataset) or is_iterable_only
+        if hasattr(part, "__dict__") and not (is_stream and has_state_dict(part)):
+            yield Holder(path, part, "generators" if of_library(type(part)) else "data", not_state(part))
 
 def _of_functions(learner: TrainerBase | None) -> Iterator[Holder]:
     "Yield holders for the data and the functions that a learner was given."
