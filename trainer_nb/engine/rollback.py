@@ -71,12 +71,24 @@ class UserBackup:
         self.state: UserState | None = None
         self.left_out: dict[str, str] = {}
         self.numbers: list[KeptValues] = []
+        # the training data whose numbers a fetch may change, and the loader and the parts in which it was found
+        self.data: list[Holder] = []
+        self.data_of: tuple = ()
 
     @property
     def run(self) -> RunState:
         run = self._run()
         assert run is not None
         return run
+
+    def keep_data(self) -> list[KeptValues]:
+        "Return the present numbers of the training data, for `put_values`; called before a fetch."
+        run = self.run
+        learner = run.learner() if run.learner is not None else None
+        of = run.loader, getattr(learner, "train_dataset", None), getattr(learner, "data_collator", None)
+        if not self.data_of or not all(map(operator.is_, of, self.data_of)):
+            self.data_of, self.data = of, fetch_holders(run)
+        return keep_values(self.data)
 
     def keep(self):
         "Copy the attributes that change; copy all of them in an observed step."
@@ -129,20 +141,6 @@ class UserBackup:
         if self.state is not None:
             run.reports.lost = run.reports.lost | restore_user_state(run, self.state, find=self.find)
         put_values(self.numbers)
-
-# %% ../../nbs/06_engine/18_rollback.ipynb #c4d1a002
-class FetchBackup:
-    "Back up the numbers of the training data before each fetch."
-    def __init__(self): self.of, self.holders = None, []
-
-    def keep(self, run: RunState) -> list[KeptValues]:
-        "Return the present values, for `put_values`."
-        learner = run.learner() if run.learner is not None else None
-        of = run.loader, getattr(learner, "train_dataset", None), getattr(learner, "data_collator", None)
-        if self.of is None or not all(map(operator.is_, of, self.of)):
-            self.holders = fetch_holders(run)
-            self.of = of
-        return keep_values(self.holders)
 
 # %% ../../nbs/06_engine/18_rollback.ipynb #e4a48edb
 # bytes; buffers up to this size are always copied

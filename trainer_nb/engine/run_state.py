@@ -36,7 +36,7 @@ from ..optim.parameters import ParameterWatch
 if TYPE_CHECKING:
     from trainer_nb.engine.edits import Edits
     from trainer_nb.engine.overrides import TrainerBase
-    from trainer_nb.engine.rollback import AdaptiveBackup, FetchBackup
+    from trainer_nb.engine.rollback import AdaptiveBackup
     from trainer_nb.engine.snapshot_tensors import AsyncHostCopy, SharedCopies, Snapshot
     from trainer_nb.engine.user_state import EvaluatedState, UserState
 
@@ -241,7 +241,6 @@ class DataParts:
     seed_givers: dict[str, tuple[object, int | None]] = field(default_factory=dict)
     # of the training data, as the last verb has left them, where the loader reads copies of it
     data_attributes: list[tuple[object, dict[str, object]]] = field(default_factory=list)
-    fetch_backup: FetchBackup = rebuilt_field()   # state of the data that a rollback restores
     # undivided values of the settings that are divided among processes
     global_settings: dict[str, Any] = field(default_factory=dict)
 

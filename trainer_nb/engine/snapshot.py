@@ -188,7 +188,7 @@ def whole_or_not(run: RunState) -> Iterator[None]:
         raise
 
 # %% ../../nbs/06_engine/17_snapshot.ipynb #43f67564
-_NOT_COMPARED = frozenset("""modes_seen shapes made_with run taken place length batches about seconds callbacks bookmark
+_NOT_COMPARED = frozenset("""shapes made_with run taken place length batches about seconds callbacks bookmark
     user""".split())
 
 def differences(a: Snapshot, b: Snapshot) -> list[str]:

@@ -557,7 +557,6 @@ def _restore_scaler(run: RunState, snapshot: Snapshot):
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #9d884333
 def _capture_modes(run: RunState, tensors, values):
     values["modes"] = {"evaluation": [n for n, m in tensors.walk.each if not m.training], "held": list(run.modes.held)}
-    values["modes_seen"] = None if run.modes.seen is None else sorted(run.modes.seen)
 
 def _restore_modes(run: RunState, snapshot: Snapshot):
     "Restore each module's mode, and which stay in evaluation mode; the checkpoint of another library has neither."
@@ -566,9 +565,8 @@ def _restore_modes(run: RunState, snapshot: Snapshot):
     off = set(saved["evaluation"])
     restore_modes([(m, n not in off) for n, m in ModuleWalk(run).each])
     run.modes.held = tuple(saved["held"])
-    seen = snapshot.values["modes_seen"]
     run.modes.lasting = None
-    run.modes.seen = None if seen is None else frozenset(seen)
+    run.modes.see(run.model)
 
 def _capture_callbacks(run: RunState, tensors, values):
     def states(c):

@@ -24,7 +24,7 @@ from .counters import ItemsUse, WatchedItems, add_tokens, count_step_tokens, war
 from .dataloaders import is_overridden
 from .loss import describe_output
 from .overrides import TrainerBase, is_loss_scaled
-from .rollback import AdaptiveBackup, FetchBackup, FullBackup, UserBackup, put_values, weight_versions
+from .rollback import AdaptiveBackup, FullBackup, UserBackup, put_values, weight_versions
 from .run_state import RunState, run_modules
 from .signatures import positional_args
 from .eval_outputs import to_numbers
@@ -110,17 +110,15 @@ class Step:
         for p in run.params:
             # gradients of a manual backward pass between two steps do not belong to this step
             p.grad = None
-        if run.current.window is None:
-            if run.data.fetch_backup is None:
-                run.data.fetch_backup = FetchBackup()
-            # before the fetch, which may advance a generator of the data set
-            self.data_before = run.data.fetch_backup.keep(run)
-            # the micro-batches stay with the run until a step with them is committed
-            run.current.window = run.loader.take(run.cursor, run.args.gradient_accumulation_steps, run.bookmark) or None
-        if run.current.window is None: return False
         if run.copies.backups is None:
             full = FullBackup(run) if run.args.rollback == "full" else None
             run.copies.backups = AdaptiveBackup(run_modules(run), UserBackup(run), full)
+        if run.current.window is None:
+            # before the fetch, which may advance a generator of the data set
+            self.data_before = run.copies.backups.user_state.keep_data()
+            # the micro-batches stay with the run until a step with them is committed
+            run.current.window = run.loader.take(run.cursor, run.args.gradient_accumulation_steps, run.bookmark) or None
+        if run.current.window is None: return False
         run.copies.backups.keep()
         # a full backup restores the weights; otherwise a change of them is reported
         if run.copies.backups.full is None:
