@@ -184,7 +184,7 @@ def test_a_process_is_killed_before_its_rows_have_arrived():
     learn = make(callbacks=[KilledAfterStep5()])
     with learn.launch(2):
         learn.step(2)
-        learn.run_state.parts.remote_run.mirror.stop()
+        learn.run_state.parts.remote_run.processes.mirror.stop()
         with pytest.raises(RuntimeError, match="rank 0 was killed by SIGKILL.* after step 5. The run is as it was before the step"): learn.train()
         assert learn.state.global_step == learn.history[-1].step == 5
 

@@ -121,51 +121,44 @@ def launch(
     cluster: str | None = None,
 ) -> RemoteRun:
     "Start processes and move the run to them; the arguments are those of `learn.launch`."
-    place = None if cluster is None else RayCluster(cluster)
-    try:
-        return _launch(learner, num_processes, start, keep_global_batch, max_restarts, threads, output, place)
-    except BaseException:
-        if place is not None:
-            # a no-op if the run has closed it
-            place.close()
-        raise
-
-def _launch(
-    learner: TrainerBase,
-    num_processes: int | None,
-    start: str | None,
-    keep_global_batch: bool,
-    max_restarts: int,
-    threads: int | None,
-    output: Any,
-    cluster: RayCluster | None,
-) -> RemoteRun:
-    "Start processes on this machine, or on a cluster."
     run = learner.run_state
     restore_evaluated(run)
-    if cluster is None:
-        cpu = device_of(0, run.args.use_cpu).type == "cpu"
-    else:
-        check_launch_args(start, max_restarts, threads, output, True, cluster)
-        cluster.connect()
-        cpu = run.args.use_cpu or not cluster.num_gpus()
-    n = resolve_num_processes(run.args, num_processes, cluster)
-    check_launch_args(start, max_restarts, threads, output, cpu, cluster)
-    # before the processes are started: the run comes back to this one
-    check_rank_variables()
-    require_several_processes(run.args, n, "launch(1)")
-    # created here if necessary: all processes get the same
-    check_placement(learner.model, n)
-    check_eval_data(learner)
-    wait_for_save(run)
-    if cluster is None and cpu and start != "spawn":
+    ray = None if cluster is None else RayCluster(cluster)
+    try:
+        if ray is None:
+            cpu = device_of(0, run.args.use_cpu).type == "cpu"
+        else:
+            check_launch_args(start, max_restarts, threads, output, True, ray)
+            ray.connect()
+            cpu = run.args.use_cpu or not ray.num_gpus()
+        n = resolve_num_processes(run.args, num_processes, ray)
+        check_launch_args(start, max_restarts, threads, output, cpu, ray)
+        # before the processes are started: the run comes back to this one
+        check_rank_variables()
+        require_several_processes(run.args, n, "launch(1)")
+        # created here if necessary: all processes get the same
+        check_placement(learner.model, n)
+        check_eval_data(learner)
+        wait_for_save(run)
+        return start_remote_run(
+            learner, LaunchPlan(n, cpu, start, threads, output, max_restarts, keep_global_batch, ray)
+        )
+    except BaseException:
+        if ray is not None:
+            # a no-op if the run has closed it
+            ray.close()
+        raise
+
+def start_remote_run(learner: TrainerBase, plan: LaunchPlan) -> RemoteRun:
+    "Start processes, and move the run to them."
+    run = learner.run_state
+    if plan.cluster is None and plan.cpu and plan.start != "spawn":
         for module in PRELOADED:
             importlib.import_module(module)
     place = run.history.place()
     remote = None
     try:
         if run.interrupts.pressed: raise KeyboardInterrupt
-        plan = LaunchPlan(n, cpu, start, threads, output, max_restarts, keep_global_batch, cluster)
         check_own_loader(learner, vars(run.args), plan.divided_settings(run.args))
         remote = RemoteRun(plan, learner)
         remote.record_launch(learner)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..core.callbacks import CallbackHandler
-from ..core.history import NOTHING_SENT, History, LogReader, history_from_header
+from ..core.history import NOTHING_SENT, History, LogReader, Place, history_from_header
 from ..core.history import log_header, unsent_lines
 from ..core.interrupts import InterruptGuard
 from ..device.weight_storage import move_model
@@ -181,6 +181,7 @@ class RunTransfer(NamedTuple):
     # the first weights; None if they are unknown, or, on the way back, those that the kernel has
     initial_snapshot: Snapshot | None
     corrupted: str = ""                # why the run cannot continue; empty if it can
+    place: Place | None = None         # of the history, where processes were started with this run
 
 def capture_id(snapshot: Snapshot | None) -> tuple | None:
     "Return what identifies the moment at which a snapshot was captured, for it and all its copies; None without one."

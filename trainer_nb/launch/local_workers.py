@@ -360,12 +360,18 @@ class LocalWorkers:
         for rank, environment in enumerate(environments):
             connection, other_end = multiprocessing.Pipe()
             stderr = open(os.path.join(self._folder, f"stderr-{rank}"), "a+b", buffering=0)
-            with other_end:
-                own = settings | {"connection": other_end.fileno()}
-                if self.method == "fork":
-                    process = start_copy(own | {"environment": environment}, init)
-                else:
-                    process = start_fresh_process(own, environment, stderr)
+            try:
+                with other_end:
+                    own = settings | {"connection": other_end.fileno()}
+                    if self.method == "fork":
+                        process = start_copy(own | {"environment": environment}, init)
+                    else:
+                        process = start_fresh_process(own, environment, stderr)
+            except OSError:
+                # a link, which closes them, is only made of a process
+                connection.close()
+                stderr.close()
+                raise
             self._processes.append(process)
             parts.append((rank, process, stderr, connection))
         return [LocalLink(*part, receiver) for part in parts]

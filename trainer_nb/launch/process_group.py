@@ -131,46 +131,6 @@ class ProcessReports:
         "Return the duration of a step; 0 without a report."
         return max((speed["seconds"] for speed in self.speeds.values()), default=0.0)
 
-# %% ../../nbs/11_launch/15_process_group.ipynb #3f2fcaa8
-class RemoteEvents:
-    "Process the events of the processes of a run."
-    def __init__(self, reports: ProcessReports, mirror: HistoryMirror):
-        self.reports = reports
-        self.mirror = mirror
-        # set when the processes have started
-        self.pool: WorkerPool | None = None
-        # of the cell that has sent the last command
-        self.context = contextvars.copy_context()
-
-    def receive(
-        self,
-        rank: int,
-        kind: str,
-        data: Any,  # depends on the kind
-    ):
-        "Process an event, in a thread of the pool."
-        if kind == "lines":
-            self.mirror.append_lines(data)
-        elif kind == "speed":
-            self.reports.speeds[rank] = data
-        elif kind == "flush":
-            # not in the pool's thread, which has to deliver the next events
-            threading.Thread(target=self._confirm_flush, args=(self.pool, rank, data), daemon=True).start()
-        elif kind in ("out", "err"):
-            self.context.copy().run(_print_line, data, sys.stderr if kind == "err" else None)
-
-    def _confirm_flush(self, pool: WorkerPool, rank: int, number: int):
-        "Write the received lines to the disk, then confirm it."
-        try:
-            self.mirror.history.flush()
-            pool.call_out_of_band(rank, confirm_flush, number)
-        except Exception:
-            # the process or the disk is gone; the waiting process has its own time limit
-            pass
-
-def _print_line(text: str, file):
-    print(text, end="" if text.endswith("\n") else "\n", file=file, flush=True)
-
 # %% ../../nbs/11_launch/15_process_group.ipynb #bacc7dc3
 # seconds for the other processes to end a command when one has failed; plus three steps
 GRACE_SECONDS = 2.0
@@ -238,13 +198,18 @@ def ask_processes(
         outcomes = {}
     return {rank: found.result if isinstance(found := outcomes.get(rank), Done) else None for rank in ranks}
 
+def _print_line(text: str, file):
+    print(text, end="" if text.endswith("\n") else "\n", file=file, flush=True)
+
 class ProcessGroup:
     "Start the processes of a run, send them commands, and stop them together."
-    def __init__(self, plan: LaunchPlan):
+    def __init__(self, plan: LaunchPlan, history: History):
         self.plan = plan
         self.reports = ProcessReports(plan.num_processes)
+        self.mirror = HistoryMirror(history)
         self.pool: WorkerPool | None = None
-        self.events: RemoteEvents | None = None
+        # of the cell that has sent the last command
+        self.context = contextvars.copy_context()
         self.stop_barrier: GateBarrier | None = None
         # the last command
         self.last_call: PendingCall | None = None
@@ -252,13 +217,13 @@ class ProcessGroup:
     def start(
         self,
         payload: dict[str, Any],  # of the replicas
-        mirror: HistoryMirror,
+        history: History,  # to which they add
         should_abort: Callable[[], bool],
     ):
         "Start the processes with their replicas. Raise the error of one of them."
         plan = self.plan
         self.reports.speeds = {}
-        self.events = RemoteEvents(self.reports, mirror)
+        self.mirror_history(history)
         self.pool = WorkerPool(
             plan.num_processes,
             Replica,
@@ -268,10 +233,9 @@ class ProcessGroup:
             threads=plan.threads,
             output=plan.output,
             cluster=plan.cluster,
-            on_event=self.events.receive,
+            on_event=self.receive,
             should_abort=should_abort,
         )
-        self.events.pool = self.pool
         pool = self.pool
         self.stop_barrier = GateBarrier(
             plan.num_processes,
@@ -280,9 +244,40 @@ class ProcessGroup:
             lambda rank: not pool.workers[rank].is_disconnected,
         )
 
+    def mirror_history(self, history: History):
+        "Add the lines of the processes' log to a history from here on."
+        self.mirror.stop()
+        self.mirror = HistoryMirror(history)
+
+    def receive(
+        self,
+        rank: int,
+        kind: str,
+        data: Any,  # depends on the kind
+    ):
+        "Process an event of a process, in a thread of the pool."
+        if kind == "lines":
+            self.mirror.append_lines(data)
+        elif kind == "speed":
+            self.reports.speeds[rank] = data
+        elif kind == "flush":
+            # not in the pool's thread, which has to deliver the next events
+            threading.Thread(target=self._confirm_flush, args=(self.pool, rank, data), daemon=True).start()
+        elif kind in ("out", "err"):
+            self.context.copy().run(_print_line, data, sys.stderr if kind == "err" else None)
+
+    def _confirm_flush(self, pool: WorkerPool, rank: int, number: int):
+        "Write the received lines to the disk, then confirm it."
+        try:
+            self.mirror.history.flush()
+            pool.call_out_of_band(rank, confirm_flush, number)
+        except Exception:
+            # the process or the disk is gone; the waiting process has its own time limit
+            pass
+
     def call(self, function: Callable, *args) -> PendingCall:
         "Send a command to all processes, without waiting; their output appears in the calling cell."
-        self.events.context = contextvars.copy_context()
+        self.context = contextvars.copy_context()
         self.last_call = self.pool.call(function, *args)
         return self.last_call
 
@@ -379,6 +374,7 @@ class ProcessGroup:
         self.pool = None
         if pool is not None:
             pool.close()
+        self.mirror.stop()
 
     def kill(self):
         "End the processes at once."

@@ -5,7 +5,7 @@
 # %% ../../nbs/11_launch/16_recovery.ipynb #db34b838
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ..core.errors import Paused, warn
 from ..core.history import Place, is_ancestor
@@ -25,14 +25,6 @@ from ..state.checkpoint_dirs import find_latest_checkpoint
 
 if TYPE_CHECKING:
     from trainer_nb.launch.remote_run import RemoteRun
-
-# %% ../../nbs/11_launch/16_recovery.ipynb #904490f2
-class BaseState(NamedTuple):
-    "Hold the state from which the processes were started."
-    run: RunTransfer
-    place: Place
-
-
 
 # %% ../../nbs/11_launch/16_recovery.ipynb #842c0553
 LAST_KNOWN_MESSAGE = "the run continues from its last known state"
@@ -154,7 +146,7 @@ def restart_processes(
 ) -> bool:
     """Start new processes from the newest state that one of them, the kernel or the disk has; return whether it is the
     present one."""
-    remote.mirror.stop()
+    remote.processes.mirror.stop()
     state, is_current = find_replica_state(remote.processes, learner, ranks)
     remote.processes.kill()
     history = learner.history
@@ -232,7 +224,7 @@ def find_last_known_state(
     "Return the newest state in a process, in the kernel or on the disk that lies in the past of the run."
     history = learner.history
     run_id = history.run_id
-    base, initial, corrupted = remote.base.run
+    base, initial, corrupted, _ = remote.base
     buffered, initial = (None, initial) if state is None else state.run[:2]
     candidates = [s for s in (*learner.snapshots.values(), buffered, base, initial) if s is not None]
     usable = [s for s in candidates if s.values["run"] == run_id and is_ancestor(history, Place(*s.values["place"]))]

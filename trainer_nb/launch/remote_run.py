@@ -33,9 +33,8 @@ from .learner_parts import AttributeWatch, RunTransfer, capture_id, history_from
 from .learner_parts import keep_unloaded, learner_parts, release_local_run, restore_local_run
 from .learner_parts import take_unloaded
 from .outcomes import find_root_failure
-from .process_group import HistoryMirror, LaunchPlan, OutOfSync, ProcessDied, ProcessGroup
-from .process_group import ProcessTable
-from .recovery import BaseState, realign_processes, recover_run
+from .process_group import LaunchPlan, OutOfSync, ProcessDied, ProcessGroup, ProcessTable
+from .recovery import realign_processes, recover_run
 from .remote_training import run_remote_slice
 from .replica import FunctionResult, ReplicaResult, RunStatus, call_function, final_initial_snapshot
 from .replica import final_state, make_result, record_changes
@@ -146,8 +145,7 @@ class RemoteRun:
     ):
         self.plan = plan
         self.num_processes = plan.num_processes
-        self.processes = ProcessGroup(plan)
-        self.mirror = HistoryMirror(learner.run_state.history)
+        self.processes = ProcessGroup(plan, learner.run_state.history)
         # settings whose values differ in the processes
         self.local_names = frozenset([*plan.divided_settings(learner.run_state.args), "disable_tqdm"])
         # those of the processes
@@ -158,7 +156,7 @@ class RemoteRun:
         # of the learner's attributes
         self.num_restarts_left = plan.max_restarts
         # the state to start again from if no other is left
-        self.base: BaseState | None = None
+        self.base: RunTransfer | None = None
         # ends the processes when the learner is deleted
         self.finalizer: weakref.finalize | None = None
         self.is_stale_model_reported = False
@@ -229,12 +227,11 @@ class RemoteRun:
         interrupts = run.interrupts
         # presses that led here do not abort the start
         num_handled = interrupts.pressed
-        self.mirror = HistoryMirror(learner.history)
         run.num_processes = self.num_processes
 
         self.callbacks = list(run.callbacks.callbacks)
         self.attributes.remember(learner)
-        self.base = BaseState(transfer, learner.history.place())
+        self.base = transfer._replace(place=learner.history.place())
         payload = learner_parts(learner) | {
             "settings": self.plan.process_settings(run.args),
             "kernel settings": {name: getattr(run.args, name) for name in self.local_names},
@@ -242,7 +239,7 @@ class RemoteRun:
             "log path": learner.history.path,
             "generators": (*generator_states()[:1], None, *generator_states()[2:]),
         }
-        self.processes.start(payload, self.mirror, should_abort=lambda: interrupts.pressed > num_handled)
+        self.processes.start(payload, learner.history, should_abort=lambda: interrupts.pressed > num_handled)
         # determines the device and the number of steps; raises the error of a run that cannot be trained
         self.execute(learner, prepare_replica, num_handled=num_handled)
         locations = self.collect(learner, run_function, process_location, num_handled=num_handled)
@@ -285,7 +282,7 @@ class RemoteRun:
         cause = find_root_failure(dict(call.outcomes))
         if cause is not None or not is_answered:
             recover_run(self, learner, call, cause if is_answered else None, num_handled)
-        if self.mirror.error is not None: raise self.mirror.error
+        if self.processes.mirror.error is not None: raise self.processes.mirror.error
         return {rank: outcome.result for rank, outcome in call.outcomes.items()}
 
     def collect_one(self, learner: TrainerBase, function: Callable, *args) -> Any:
@@ -476,10 +473,8 @@ class RemoteRun:
         run.history = history
         run.first.snapshot = initial
         self.open_log(learner)
-        self.base = BaseState(RunTransfer(snapshot, initial), history.place())
-        self.mirror.stop()
-        self.mirror = HistoryMirror(history)
-        self.processes.events.mirror = self.mirror
+        self.base = RunTransfer(snapshot, initial, place=history.place())
+        self.processes.mirror_history(history)
         self.execute(learner, follow_history, history.path)
 
     def launch_data(self) -> dict[str, Any]:
@@ -561,7 +556,6 @@ class RemoteRun:
         run.parts.remote_run = None
         run.num_processes = 1
         self.processes.close()
-        self.mirror.stop()
         self.release()
         if transfer is None: return
         record_act(run, "close")

@@ -152,22 +152,14 @@ class Replica:
         self,
         path: str | Path | None,  # of the kernel's file; None: it has none
     ):
-        "Continue the kernel's history, which is that of the learner."
+        "Continue the kernel's history, which is that of the learner, and send it there."
         # to notice when a verb begins another one
         self.history = self.learner.history
         self.history.path = Path(path or "none")
-        if self.is_reporting:
-            self.forward_log(path)
-
-    def forward_log(
-        self,
-        path: str | Path | None,  # as for `use_history`
-    ):
-        "Send the history to the kernel from here on."
-        history = self.learner.history
-        history.log = LogForwarder(self.worker, path)
-        history.every = FLUSH_INTERVAL
-        history.sent = history_counts(history)
+        if not self.is_reporting: return
+        self.history.log = LogForwarder(self.worker, path)
+        self.history.every = FLUSH_INTERVAL
+        self.history.sent = history_counts(self.history)
 
 # %% ../../nbs/11_launch/14_replica.ipynb #92a39fab
 def restore_replica(learner: TrainerBase, transfer: RunTransfer):
