@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import threading
 from array import array
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, SupportsFloat, TypeVar
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, SupportsFloat
 
 import numpy as np
 import torch
@@ -30,75 +30,39 @@ COLUMN_NAMES = tuple(o for o in COLUMN_TYPES if o != "unknown")
 DEFERRED = ("loss", "grad_norm", "learning_rate")
 
 # %% ../../nbs/01_core/04_columns.ipynb #0e025eed
-class DeferredScalar:
-    "Hold a number that depends on an asynchronous operation of several processes."
-    def __init__(
-        self,
-        get: Callable[[], torch.Tensor],  # waits and returns the number
-        is_ready: Callable[[], bool],  # returns True if `get` would not wait
-    ):
-        self._get = get
-        self._is_ready = is_ready
-        self._lock = threading.Lock()
-        self._value: torch.Tensor | None = None
-
-    @property
-    def known(self) -> bool:
-        "Return True if `tensor()` does not wait."
-        return self._value is not None or self._is_ready()
-
-    def tensor(self) -> torch.Tensor:
-        "Wait for the number and return it. If it cannot be obtained, raise once; it is nan from then on."
-        with self._lock:
-            if self._value is None:
-                self._value = torch.tensor(math.nan)
-                self._value = self._get()
-            return self._value
-
-T = TypeVar("T")
-
-def resolve_deferred(value: T | DeferredScalar) -> T | torch.Tensor:
-    "Return a value unchanged; wait for a deferred one."
-    return value.tensor() if isinstance(value, DeferredScalar) else value
-
 # number of rows after which single tensors are stacked
 PACK_SIZE = 64
 
 # %% ../../nbs/01_core/04_columns.ipynb #b7af6a7e
 class DeferredScalars:
-    "Hold values that are still on a device or being reduced, each with its position: 3 * row + column of `DEFERRED`."
+    "Hold values that are still on a device, each with its position: 3 * row + column of `DEFERRED`."
     def __init__(self) -> None:
         # positions with single values, and positions with values that are stacked
-        self.unpacked: list[tuple[int, torch.Tensor | DeferredScalar]] = []
+        self.unpacked: list[tuple[int, torch.Tensor]] = []
         self.packed: list[tuple[np.ndarray, torch.Tensor]] = []
 
     def __bool__(self): return bool(self.unpacked or self.packed)
 
-    def add(self, position: int, value: torch.Tensor | DeferredScalar):
+    def add(self, position: int, value: torch.Tensor):
         "Add a value, without waiting for it."
         self.unpacked.append((position, value))
 
     def pack(self) -> None:
         "Stack the single tensors, one stack per device, without transferring or waiting."
-        waiting: list[tuple[int, torch.Tensor | DeferredScalar]] = []
         by_device: dict[torch.device, list[tuple[int, torch.Tensor]]] = {}
-        for position, value in self.unpacked:
-            if isinstance(value, DeferredScalar) and not value.known:
-                waiting.append((position, value))
-            else:
-                tensor = resolve_deferred(value)
-                by_device.setdefault(tensor.device, []).append((position, tensor))
+        for position, tensor in self.unpacked:
+            by_device.setdefault(tensor.device, []).append((position, tensor))
         packed = []
         for pairs in by_device.values():
             positions, tensors = zip(*pairs)
             packed.append((np.array(positions), torch.stack(tensors)))
         self.packed += packed
-        self.unpacked = waiting
+        self.unpacked = []
 
     def find(self, position: int) -> torch.Tensor | None:
         "Return the tensor at a position, on its device, or None; the newest is found fastest."
         for at, value in reversed(self.unpacked):
-            if at == position: return resolve_deferred(value)
+            if at == position: return value
         for positions, tensors in reversed(self.packed):
             for i in np.flatnonzero(positions == position):
                 return tensors[int(i)]
@@ -116,11 +80,11 @@ def to_host(tensors: list[torch.Tensor]) -> list[np.ndarray]:
     return [copied[i] for i in range(len(tensors))]
 
 # %% ../../nbs/01_core/04_columns.ipynb #63789fa6
-# a number, a tensor with one element, a number that is being reduced, or None if unknown
-Scalar = SupportsFloat | torch.Tensor | DeferredScalar | None
+# a number, a tensor with one element, or None if unknown
+Scalar = SupportsFloat | torch.Tensor | None
 
 def is_on_host(value: torch.Tensor) -> bool:
-    "Return whether a tensor can be read without waiting for a device or for other processes."
+    "Return whether a tensor can be read without waiting for a device."
     return value.is_cpu and type(value) is torch.Tensor
 
 # %% ../../nbs/01_core/04_columns.ipynb #251bd6e0
@@ -191,7 +155,7 @@ class RowStore:
         "Append a row and return its index, without waiting for the device."
         values = (loss, grad_norm, learning_rate)
         numbers = [math.nan] * len(values)
-        deferred: list[tuple[int, torch.Tensor | DeferredScalar]] = []
+        deferred: list[tuple[int, torch.Tensor]] = []
         unknown = 0
         for column, value in enumerate(values):
             if isinstance(value, (float, int)):
@@ -210,8 +174,6 @@ class RowStore:
                     numbers[column] = value.item()
                 else:
                     deferred.append((column, value))
-            elif isinstance(value, DeferredScalar):
-                deferred.append((column, value))
             else:
                 numbers[column] = float(value)
         with self.lock:
@@ -235,12 +197,10 @@ class RowStore:
     def fetch(self):
         "Copy all values that are still on a device to the host, with one transfer per device."
         with self.fetching:
-            for _, value in list(self.pending.unpacked):
-                resolve_deferred(value)
             with self.lock:
                 self.pending.pack()
                 packed = list(self.pending.packed)
-                rows = min((position // 3 for position, _ in self.pending.unpacked), default=len(self))
+                rows = len(self)
             positions = np.concatenate([np.empty(0, int), *(at for at, _ in packed)])
             values = np.concatenate([np.empty(0), *to_host([values for _, values in packed])])
             with self.lock:

@@ -15,7 +15,6 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from ..core.columns import DeferredScalar
 from ..data.sampling import RankShard
 
 # %% ../../nbs/04_device/00_collectives.ipynb #n5816676
@@ -32,32 +31,6 @@ def with_flags(
     if flags:
         message[1 + torch.tensor(sorted(flags), device=value.device)] = 1
     return message
-
-class GatheredMessages:
-    "Gather a number and its flags from all processes in the background."
-    def __init__(
-        self,
-        message: torch.Tensor,  # of this process, on the CPU, from `with_flags`
-        size: int,  # number of processes
-    ):
-        import torch.distributed as dist
-        self._rows = message.new_empty((size, len(message)))
-        self._work = dist.all_gather(list(self._rows), message, async_op=True)
-
-    def is_completed(self) -> bool:
-        "Return whether the other methods would not wait."
-        return self._work.is_completed()
-
-    def mean(self) -> torch.Tensor:
-        "Wait for the numbers and return their mean. Raise RuntimeError if a process has ended before it sent its own."
-        self._work.wait()
-        # torch sums contiguous numbers in another order than strided ones
-        return self._rows[:, 0].contiguous().sum() / len(self._rows)
-
-    def common_flags(self) -> set[int]:
-        "Wait for the flags and return those that all processes have set."
-        self._work.wait()
-        return set(self._rows[:, 1:].all(0).nonzero().flatten().tolist())
 
 # %% ../../nbs/04_device/00_collectives.ipynb #a4417b9f
 def world_size() -> int:
@@ -110,7 +83,6 @@ class World:
         self.is_single_process = size == 1
         # rank 0 writes files and prints
         self.is_main_process = rank == 0
-        self._last_mean: DeferredScalar | None = None
 
     @property
     def rank_shard(self) -> RankShard:
@@ -152,26 +124,24 @@ class World:
         if self.is_single_process: return value
         return self.all_reduce_sum(self.as_tensor(value)) / self.size
 
-    def all_reduce_mean_async(
+    def all_reduce_mean_and_flags(
         self,
         value: float | torch.Tensor,  # one element
         flags: Iterable[int] = (),  # indices of the flags that this process sets
         num_flags: int = 0,  # the same on all processes
-    ) -> tuple[float | torch.Tensor | DeferredScalar, Callable[[], set[int]]]:
-        """Return the mean without waiting, and a function that waits for the flags
-        and returns those that all processes set."""
+    ) -> tuple[float | torch.Tensor, Callable[[], set[int]]]:
+        "Return the mean, and a function that waits for a GPU and returns the flags that all processes set."
         if self.is_single_process: return value, lambda: set(flags)
         value = self.as_tensor(value)
         message = with_flags(value, flags, num_flags)
         if value.device.type != "cpu":
             total = self.all_reduce_sum(message)
             return total[0] / self.size, lambda: set((total[1:] == self.size).nonzero().flatten().tolist())
-        gathered = GatheredMessages(message, self.size)
-        last, self._last_mean = self._last_mean, DeferredScalar(gathered.mean, gathered.is_completed)
-        # All processes have sent it, so this does not wait. An error of the exchange is raised here, one step late.
-        if last is not None:
-            last.tensor()
-        return self._last_mean, gathered.common_flags
+        import torch.distributed as dist
+        rows = message.new_empty((self.size, len(message)))
+        dist.all_gather(list(rows), message)
+        # torch sums contiguous numbers in another order than strided ones
+        return rows[:, 0].contiguous().sum() / self.size, lambda: set(rows[:, 1:].all(0).nonzero().flatten().tolist())
 
     def broadcast_tensors(self, tensors: list[torch.Tensor]):
         "Broadcast the tensors of rank 0 in place, many in one message, whatever their dtypes."

@@ -108,8 +108,11 @@ class PassComparison:
         self._await(store, places, name)
         # all have read the one before
         store.delete_key(place(self._world.rank, self._num_compared - 1))
-        for rank, key in places.items():
-            other, _, remark = store.get(key).decode().partition("\n")
+        keys = list(places.values())
+        # one request for all, where the store has it
+        values = store.multi_get(keys) if store.has_extended_api() else [store.get(key) for key in keys]
+        for rank, value in zip(places, values):
+            other, _, remark = value.decode().partition("\n")
             if other == own: continue
             position, _, there = other.partition(":")
             difference = self._describe_difference(name, rank, there, int(position))

@@ -206,9 +206,9 @@ class Strategy:
         params: Sequence[torch.nn.Parameter],  # the model's first
         loss: Any,  # the sum over the micro-batches of this process
     ) -> Any:
-        "Average over all processes the loss, and the gradients that are not averaged yet; return the loss, maybe deferred."
+        "Average over all processes the loss, and the gradients that are not averaged yet; return the loss."
         unused = self.unused_parameters(params)
-        mean, unused_by_all = self._world.all_reduce_mean_async(loss, unused, len(params))
+        mean, unused_by_all = self._world.all_reduce_mean_and_flags(loss, unused, len(params))
         average_gradients(self.unaveraged_parameters(params), self._world)
         if unused:
             # with one process these have no gradient, and the optimizer skips them

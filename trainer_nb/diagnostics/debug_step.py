@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import torch
 
-from ..core.columns import resolve_deferred
 from ..core.errors import InvalidOperation, missing_attribute_error
 from ..core.interrupts import exclusive
 from ..core.seeding import generator_states, preserve_generators, set_generator_states
@@ -124,7 +123,7 @@ class DebugStep:
         "Run backward of the micro-batch and return this step; after the last one the gradients are clipped."
         check_open(self, "backward")
         run_phase(self, lambda: run_backward(self))
-        self.loss = resolve_deferred(self._step.loss)
+        self.loss = self._step.loss
         return self
 
     @exclusive

@@ -64,7 +64,7 @@ class StepResult(NamedTuple):
     "Hold the results of a committed step."
     learning_rate: float | torch.Tensor   # of the first group; a number or a one-element tensor
     samples: int                          # in all micro-batches, of all processes
-    loss: Any                             # of the whole step; on the device, or deferred
+    loss: Any                             # of the whole step; on the device
     grad_norm: torch.Tensor               # norm before clipping; on the device
 
 class Step:

@@ -83,12 +83,9 @@ class NodeAgent:
         self.connection: Connection | None = None
         self.has_started = threading.Event()
         self.has_exited = threading.Event()
-        # for the notebook: number, kind and content; kept until they are confirmed
+        # for the notebook: kind and content
         self.outbox: list[tuple] = []
-        self.num_sent = 0
-        self.num_delivered = 0
         self.changed = threading.Condition()
-        self.delivering = threading.Lock()
 
     def describe(
         self,
@@ -151,33 +148,28 @@ class NodeAgent:
 
     def deliver(
         self,
-        number: int,  # of the message
         message: bytes,
         path: str,  # of the file to which it refers; '' without one
         content: Any,  # of that file, as an array
     ):
-        "Send a message to the worker, unless it was sent before."
-        with self.delivering:
-            if number <= self.num_delivered: return
-            if path:
-                self._store(path, content)
-            try:
-                self.connection.send_bytes(message)
-            except OSError:
-                # its end is reported
-                pass
-            self.num_delivered = number
+        "Send a message to the worker. The notebook calls this when the message before has arrived."
+        if path:
+            self._store(path, content)
+        try:
+            self.connection.send_bytes(message)
+        except OSError:
+            # its end is reported
+            pass
 
     def receive(
         self,
-        num_received: int,  # of the last message that the notebook has
         timeout: float = 10,  # seconds
     ) -> list[tuple]:
         "Return the messages that the notebook does not have; wait for one."
         with self.changed:
-            self.outbox = [message for message in self.outbox if message[0] > num_received]
             self.changed.wait_for(lambda: self.outbox, timeout)
-            return list(self.outbox)
+            messages, self.outbox = self.outbox, []
+            return messages
 
     def release(self, path: str):
         "Remove a file that the worker has read."
@@ -259,8 +251,7 @@ class NodeAgent:
 
     def _send(self, *content: Any):
         with self.changed:
-            self.num_sent += 1
-            self.outbox.append((self.num_sent, *content))
+            self.outbox.append(content)
             self.changed.notify_all()
 
     def _store(self, path: str, content: Any):

@@ -28,9 +28,7 @@ class AgentConnection:
     "Send messages to a worker through its agent, and receive its messages and its end; has the methods of a connection."
     def __init__(self, link: RayLink):
         self.link = link
-        self.num_sent = 0
-        self.num_received = 0
-        # number, kind and content of messages, and of the end
+        # kind and content of messages, and of the end
         self.received: deque[tuple] = deque()
         self.is_closing = False
 
@@ -38,10 +36,9 @@ class AgentConnection:
         "Deliver a message, and return when the agent has it."
         # no later message may arrive without one that was lost
         if self.link.loss: return
-        self.num_sent += 1
         path = shared_path(message)
         try:
-            ask(self.link.agent.deliver, self.num_sent, message, path, self.link.upload(path) if path else None)
+            ask(self.link.agent.deliver, message, path, self.link.upload(path) if path else None)
         except Exception as error:
             self.link.lose(error)
 
@@ -50,8 +47,8 @@ class AgentConnection:
         try:
             while not self.received:
                 if self.is_closing: raise EOFError
-                self.received.extend(ask(self.link.agent.receive, self.num_received))
-            self.num_received, kind, *content = self.received.popleft()
+                self.received.extend(ask(self.link.agent.receive))
+            kind, *content = self.received.popleft()
             if kind == "end":
                 code, self.link.lines = content
                 self.link.code = code

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ..core.columns import resolve_deferred
 from ..device.accelerator import unwrap
 from ..diagnostics.isolated import ConstantSchedule, begin_next_epoch, isolated_training
 from ..display.panels import format_tick
@@ -44,12 +43,11 @@ def set_rate(optimizer: torch.optim.Optimizer, ratios: list[float], rate: float)
 FETCH_EVERY = 10
 
 def fetch_losses(
-    losses: list,  # tensors, numbers, or deferred values
+    losses: list,  # tensors, or numbers
 ) -> list[float]:
     "Transfer losses to the host as numbers, at once."
-    resolved = [resolve_deferred(loss) for loss in losses]
-    if not all(isinstance(loss, torch.Tensor) for loss in resolved): return [float(loss) for loss in resolved]
-    return torch.stack([loss.reshape(()) for loss in resolved]).tolist()
+    if not all(isinstance(loss, torch.Tensor) for loss in losses): return [float(loss) for loss in losses]
+    return torch.stack([loss.reshape(()) for loss in losses]).tolist()
 
 # %% ../../nbs/09_tune/01_lr_trials.ipynb #5d1e02a7
 def compressed_schedule(
