@@ -239,8 +239,8 @@ def test_which_setting_takes_the_rate():
     assert settings[0][1] == 0 and settings[1][1] == pytest.approx(0.4) and settings[2][1] == 1 and 0 < settings[3][1] < 1
     for setting in settings:
         found = LRFindResult(*falling(), 100, False, setting=setting)
-        assert f"learn.set({setting[0]}=found.valley)" in repr(found)
-        learn.set(**{setting[0]: found.valley})   # it can be typed
+        assert "found.apply('valley')" in repr(found)
+        found.attach(learn).apply("valley")   # it can be typed
     assert learn.optimizer.param_groups[0]["lr"] == pytest.approx(found.valley)
 
 
@@ -252,7 +252,7 @@ def test_shows_itself():
     assert all(name in bundle[SVG_MIME] for name in RULES) and "smoothed" in repr(found)
     assert LRFindResult(*falling(), 100, False, mode="linear").panels()[0].xlog is False
     one = LRFindResult(*falling(), 100, False, rules={"mine": lambda rates, losses: 0.01})
-    assert one.suggestions == {"mine": 0.01} and one.valley is None and "found.suggestions['mine']" in repr(one)
+    assert one.suggestions == {"mine": 0.01} and one.valley is None and "found.apply('mine')" in repr(one)
 
 
 def test_results_hold_no_learner():

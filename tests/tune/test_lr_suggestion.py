@@ -219,7 +219,7 @@ def test_apply_without_the_learner():
 def test_without_trials():
     "Only the curve and the rules: the steps of the curve, and what to type."
     found = of_digits().lr_find(trial_steps=0)
-    assert found.suggestion is None and found.trials == [] and found.steps == len(found.rates) and "learn.set(learning_rate=found.valley)" in repr(found)
+    assert found.suggestion is None and found.trials == [] and found.steps == len(found.rates) and "found.apply('valley')" in repr(found)
     with pytest.raises(ValueError, match=r"trial_steps=0; learn.lr_find\(\) trains some. found.apply\('valley'\) sets a rule's rate"): found.apply()
 
 

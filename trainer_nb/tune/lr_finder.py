@@ -132,9 +132,6 @@ class LearnerResult(PanelDisplay):
 def _rule_property(name: str) -> property:
     return property(lambda self: self.suggestions.get(name), doc=f"Rate of {name}; None: no answer, or not requested.")
 
-# the reason why there is no suggestion
-NO_TRIALS = "no candidate was trained, because of trial_steps=0; learn.lr_find() trains some"
-
 class LRFindResult(LearnerResult):
     "Show the result of a search: the suggestion, and the rates of the rules; None where there is no answer."
     columns = 2
@@ -159,7 +156,8 @@ class LRFindResult(LearnerResult):
         self.ratios = list(ratios)
         self.trials: list[Trial] = []
         self.suggestion: float | None = None
-        self.reason = NO_TRIALS
+        # why there is none
+        self.reason = "no candidate was trained, because of trial_steps=0; learn.lr_find() trains some"
         self.answer, self.verdict, self.note = assess_curve(self.rates, self.losses, num_steps, stopped)
         part = readable_part(self.smoothed, num_steps)
         self.suggestions = {
@@ -213,33 +211,33 @@ class LRFindResult(LearnerResult):
         span = f"{format_tick(float(self.rates[0]))} to {tick(self.rates[-1], 2)}"
         end = ", where the loss diverged" if self.stopped else ""
         rates = [f"{name} {tick(rate, 3)}" for name, rate in self.suggestions.items() if rate is not None]
+        count = len(self.trials)
+        longest = max((trial.steps for trial in self.trials), default=0)
+        trained = f"{count} candidate{'s' * (count != 1)} trained for {longest} steps each: " if count else ""
         curve = f"{len(self.rates)} rates from {span}{end}."
-        if not self.trials and self.reason == NO_TRIALS:
-            suggestions = f"Suggestions: {', '.join(rates)}." if rates else "No suggestion."
-            name, rate = next(((n, r) for n, r in self.suggestions.items() if r is not None), ("", None))
-            given = f"found.{name}" if name in RULES else f"found.suggestions[{name!r}]"
-            lines = [f"{curve} {suggestions}", self.verdict, *([] if rate is None else describe_usage(self, given, rate))]
+        lines = [f"{curve} {trained}{self.steps} steps{' in all' if count else ''}."]
+        rules = f"Rules on the curve: {', '.join(rates)}." if rates else "No rule applies to the curve."
+        doubts = self.verdict
+        if self.suggestion is None:
+            lines.append(f"No suggestion: {self.reason}.{describe_other_rates(self)}")
         else:
-            rules = f"Rules on the curve: {', '.join(rates)}." if rates else "No rule applies to the curve."
-            doubts = f"{rules} {self.verdict}" if self.suggestions else ""
-            if doubts and self.suggestion is not None and not self.answer:
-                doubts = f"{doubts.rstrip()} The suggestion above comes from the trials."
-            longest = max((trial.steps for trial in self.trials), default=0)
-            count = len(self.trials)
-            trained = f"{count} candidate{'s' * (count != 1)} trained for {longest} steps each: " if count else ""
-            lines = [f"{curve} {trained}{self.steps} steps{' in all' if count else ''}."]
-            if self.suggestion is None:
-                lines.append(f"No suggestion: {self.reason}.{describe_other_rates(self)}")
-            else:
-                at = {trial.rate: trial.loss for trial in self.trials}
-                others = ", ".join(
-                    f"{format_rate(rate)} {'diverged' if math.isinf(loss) else f'gave {loss:.3g}'}"
-                    for rate, loss in sorted(at.items()) if rate != self.suggestion
-                )
-                ended = f"whose trial ended with a loss of {at[self.suggestion]:.3g} ({others})"
-                lines.append(f"Suggestion: {format_rate(self.suggestion)}, {ended}.")
-                lines += describe_usage(self, "found.suggestion", self.suggestion, "found.apply()")
-            lines.append(doubts.rstrip())
+            at = {trial.rate: trial.loss for trial in self.trials}
+            others = ", ".join(
+                f"{format_rate(rate)} {'diverged' if math.isinf(loss) else f'gave {loss:.3g}'}"
+                for rate, loss in sorted(at.items()) if rate != self.suggestion
+            )
+            ended = f"whose trial ended with a loss of {at[self.suggestion]:.3g} ({others})"
+            lines.append(f"Suggestion: {format_rate(self.suggestion)}, {ended}.")
+            lines.append(describe_usage(self, self.suggestion))
+            if doubts and not self.answer:
+                doubts += " The suggestion above comes from the trials."
+        ratios = sorted({float(f"{r:.3g}") for r in self.ratios} - {1.0})
+        if ratios and (rates or self.suggestion is not None):
+            lines.append(
+                "These are rates of the first group of parameters; the others had"
+                f" {', '.join(f'{r:g}' for r in ratios)} times as much, and keep that."
+            )
+        lines += [rules, doubts] if self.suggestions else []
         return [text for text in lines if text]
 
     def panels(self) -> list[Panel]:
@@ -257,33 +255,17 @@ class LRFindResult(LearnerResult):
     def __repr__(self) -> str: return "\n".join([*self.said(), self.words()]).rstrip()
 
 # %% ../../nbs/09_tune/02_lr_finder.ipynb #bb606570
-def describe_usage(
-    found: LRFindResult,
-    given: str,  # the expression of the rate
-    rate: float,
-    applies: str = "",  # the call that sets it
-) -> list[str]:
-    "Return sentences on how to use a rate."
+def describe_usage(found: LRFindResult, rate: float) -> str:
+    "Return a sentence on how to use the suggested rate."
     setting, share = found.setting
-    typed = applies or f"learn.set({setting}={given})"
     if setting == "lr":
-        words = [
-            f"The schedule is at {share:.2g} of its base. {typed} lets the next step use {rate:.3g}"
-            f" and scales the rest of the schedule; learn.set(learning_rate={given}) would make it the base."
-        ]
-    elif not math.isclose(share, 1, rel_tol=1e-3):
-        words = [f"{typed} makes {rate:.3g} the base, to which the schedule rises; it is at {share:.2g} of it."]
-    elif applies:
-        words = [f"{applies} sets it from the next step on: learn.set({setting}={rate:.3g})."]
-    else:
-        words = [f"{typed} uses it from the next step on: {rate:.3g}."]
-    others = sorted({float(f"{r:.3g}") for r in found.ratios} - {1.0})
-    if others:
-        words.append(
-            f"These are rates of the first group of parameters; the others had {', '.join(f'{r:g}' for r in others)}"
-            " times as much, and keep that."
+        return (
+            f"The schedule is at {share:.2g} of its base. found.apply() lets the next step use {rate:.3g} and scales"
+            " the rest of the schedule; learn.set(learning_rate=found.suggestion) would make it the base."
         )
-    return words
+    if math.isclose(share, 1, rel_tol=1e-3):
+        return f"found.apply() sets it from the next step on: learn.set({setting}={rate:.3g})."
+    return f"found.apply() makes {rate:.3g} the base, to which the schedule rises; it is at {share:.2g} of it."
 
 def describe_other_rates(found: LRFindResult) -> str:
     "Return a sentence on how to set the rate of a rule; empty where no rule has one."
