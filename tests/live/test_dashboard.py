@@ -344,6 +344,25 @@ def test_shown_and_trained_in_one_cell(lab):
     page.close(), lab.pages.remove(page), lab.stop_kernels()
 
 
+def test_started_and_shown_in_one_cell(lab):
+    "One view: the compact one of start() makes room, and comes back where the handle is shown alone."
+    page = lab.notebook([SETUP, "run = learn.start()\nlearn.dashboard()", "run"], "started.ipynb")
+    page.run(0).run(1).stands("training")
+    assert page.tab.locator(".tnb").count() == 1
+    page.save()
+    page.reload()
+    page.stands("training")
+    assert page.tab.locator(".tnb").count() == 1
+    page.press("Pause")
+    page.stands("paused")
+    page.run(2)
+    eventually(lambda: page.tab.locator(".tnb").count() == 2, "the compact view")
+    assert page.errors == []
+    page.close()
+    lab.pages.remove(page)
+    lab.stop_kernels()
+
+
 def test_a_front_end_whose_clicks_wait_for_the_cell(browser):
     "Live all the same, with a hint at what works; a click that comes too late is not said to have paused anything."
     lab = Lab(browser, comms="disabled")

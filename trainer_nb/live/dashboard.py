@@ -239,6 +239,8 @@ class Dashboard:
         self.connection = WidgetConnection(self.send_all, self.execute)
         self.commands = None if learner is None else CommandHandler(learner, self.answer)
         self.still = StillOutput(self.make_still)
+        # of the cell, for the live view
+        self.output: Any = None
         self.failures = 0
         self.created_at = time.monotonic()
         # the cell that shows the view, the request that has executed it, and its context
@@ -481,7 +483,15 @@ def show_view(view: Dashboard):
     "Show a view below the running cell, and the static view below it."
     from IPython.display import display
     register_view(view)
-    display(view.connection.bundle(), raw=True)
+    for other in list(OPEN_VIEWS):
+        # the compact view that start() has shown for the same cell
+        if view.compact or not other.compact or other.request != view.request or view.commands is None: continue
+        if other.commands._learner() is not view.commands._learner(): continue
+        for output in (other.output, other.still.handle):
+            output.update({"text/html": "", "text/plain": ""}, raw=True)
+        other.still.handle = None
+        other.close()
+    view.output = display(view.connection.bundle(), raw=True, display_id=True)
     view.still.show()
 
 def close_earlier_views(
