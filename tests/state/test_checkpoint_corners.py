@@ -320,7 +320,7 @@ def test_files_of_an_engine_of_a_killed_process_do_not_go_into_a_checkpoint(tmp_
     "They are in a folder of this run, which is emptied; that of another run with a folder of the same name stays."
     from types import SimpleNamespace
     from trainer_nb.device.collectives import World
-    from trainer_nb.state.engine_checkpoint import write_engine_files
+    from trainer_nb.state.hf_checkpoint import write_engine_files
     def write(folder, step, schedule): (folder / f"global_step{step}").mkdir(parents=True)
     def run(name, step):
         return SimpleNamespace(device=SimpleNamespace(engine=SimpleNamespace(write_files=write), world=World()), history=SimpleNamespace(run_id=name),

@@ -38,8 +38,7 @@ from .checkpoint_dirs import MANIFEST_NAME, CorruptCheckpoint, atomic_directory,
 from .checkpoint_dirs import fsync_path, invalidate, invalidate_abandoned, list_checkpoints, move_aside
 from .checkpoint_dirs import rotate_checkpoints, verify_checkpoint
 from .data_fingerprint import describe_train_data
-from .engine_checkpoint import write_engine_files
-from .hf_checkpoint import trainer_layout_info, write_trainer_checkpoint
+from .hf_checkpoint import trainer_layout_info, write_engine_files, write_trainer_checkpoint
 from .model_files import get_processor
 
 # %% ../../nbs/07_state/08_async_save.ipynb #a5406100

@@ -9,6 +9,7 @@ import copy
 import json
 import math
 import random
+import shutil
 from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
@@ -27,7 +28,7 @@ from ..data.sampling import Cursor
 from ..data.sources import MapSource
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
-from ..engine.snapshot import capture_snapshot
+from ..engine.snapshot import capture_snapshot, restore_fields
 from ..engine.snapshot_tensors import Snapshot
 from .checkpoint import CheckpointContents, read_snapshot_files, state_dict_entries, verify_resumable
 from .checkpoint import write_model, write_run_state
@@ -35,7 +36,8 @@ from .checkpoint_dirs import CorruptCheckpoint, has_manifest, write_manifest
 from .hf_optimizer import convert_optimizer_state, convert_scheduler_state
 from .hf_optimizer import describe_group_differences, regroup, split_optimizer_state
 from .hf_optimizer import to_named_state_dict, to_torch_state_dict, trainer_param_groups
-from .model_files import DISTRIBUTED_OPTIMIZER, read_distributed, read_torch_file, read_weights_for_model
+from .model_files import DISTRIBUTED_OPTIMIZER, check_unpickle, read_distributed, read_torch_file
+from .model_files import read_weights_for_model
 
 # %% ../../nbs/07_state/05_hf_checkpoint.ipynb #f57daa04
 def trainer_layout_info(learner: TrainerBase) -> dict:
@@ -61,7 +63,6 @@ def trainer_layout_info(learner: TrainerBase) -> dict:
         "callbacks": {k: v[0] if len(v) == 1 else v for k, v in held.items()},
         "by_name": learner.run_state.device.strategy.has_named_files,
     }
-
 
 def write_trainer_state(package: CheckpointContents, folder: Path):
     "Write `trainer_state.json`, with the control among the callbacks."
@@ -105,7 +106,6 @@ def write_torch_files(package: CheckpointContents, folder: Path, groups: list[di
 
 # of a sharded model, with parameters by name
 NAMED_OPTIMIZER = "optimizer.bin"
-
 
 def seeded_rng_states(
     seed: int,  # 64 bits
@@ -331,14 +331,16 @@ def merge_callback_states(
         n = sum(k == kind for k, *_ in states)
         left[kind] = held[kind][-n:] if isinstance(held[kind], list) else [held[kind]]
     def of(kind: str, state, made):
-        return (
-            (theirs.get("attributes", {}), theirs.get("args"))
-            if (theirs := left[kind].pop(0) if left.get(kind) else None) is not None
-            else (state, made)
-        )
+        theirs = left[kind].pop(0) if left.get(kind) else None
+        return (state, made) if theirs is None else (theirs.get("attributes", {}), theirs.get("args"))
     return [(kind, *(of(kind, state, made) if ok else (state, made))) for (kind, state, made), ok in zip(states, takes)]
 
 # %% ../../nbs/07_state/05_hf_checkpoint.ipynb #c784c495
+def state_fields(run: RunState, there: TrainerState, state: TrainerState, mine: dict) -> dict:
+    "Return the fields that follow from `trainer_state.json`, with the present state and callbacks of the learner."
+    callbacks = merge_callback_states(run, there.stateful_callbacks, mine["callbacks"])
+    return position_fields(run, there) | {"state": state, "run": History().run_id, "callbacks": callbacks}
+
 def read_foreign_checkpoint(learner: TrainerBase, folder: Path, unpickle: bool = False) -> Snapshot:
     "Read the Trainer's checkpoint for this learner; raise ValueError if it does not fit."
     run = learner.run_state
@@ -354,7 +356,7 @@ def read_foreign_checkpoint(learner: TrainerBase, folder: Path, unpickle: bool =
             run, mine["optimizer"], files["optimizer"], files["scheduler"]
         )
         schedule, of_rates = convert_scheduler_state(run, mine["lr_scheduler"], schedule)
-        values = mine | position_fields(run, there)
+        values = mine | state_fields(run, there, state, mine)
     except ValueError as error:
         raise ValueError(f"{folder} cannot be resumed here: {str(error).rstrip('.')}.") from None
     said += (
@@ -366,13 +368,10 @@ def read_foreign_checkpoint(learner: TrainerBase, folder: Path, unpickle: bool =
     )
     values |= {
         "shapes": {},
-        "state": state,
         "optimizer": optimizer,
         "lr_scheduler": schedule,
-        "run": History().run_id,
         "about": {"said": said},
         "scaler": files["scaler"] if scales_loss(run) else None,
-        "callbacks": merge_callback_states(run, there.stateful_callbacks, mine["callbacks"]),
     }
     return Snapshot(tensors | kept, values)
 
@@ -417,6 +416,57 @@ def describe_scaler_difference(run: RunState, file) -> list[str]:
         return ["there is no scaler.pt: the scale of the gradients starts from its default"]
     return []
 
+# %% ../../nbs/07_state/05_hf_checkpoint.ipynb #c33285db
+def is_engine_checkpoint(folder: Path) -> bool:
+    "Return whether the state in a folder is that of DeepSpeed's engine, written by the Trainer."
+    return not has_manifest(folder) and any(folder.glob("global_step*"))
+
+def read_engine_checkpoint(learner: TrainerBase, folder: Path, unpickle: bool) -> Snapshot:
+    """Read a checkpoint of the Trainer with DeepSpeed, in each process its part.
+    Raise ValueError if it does not fit, and leave the run as it is."""
+    run = learner.run_state
+    engine = run.device.engine
+    if engine is None:
+        raise ValueError(
+            f"{folder} was written by DeepSpeed; give the Learner deepspeed=, and start as many processes as wrote it."
+        )
+    check_unpickle(folder, unpickle, "DeepSpeed")
+    there = read_trainer_state(folder)
+    before = capture_snapshot(run)
+    try:
+        engine.read_files(folder, run.lr_scheduler)
+        form = capture_snapshot(run)
+    except (KeyError, AssertionError, RuntimeError, OSError) as error:
+        raise CorruptCheckpoint(
+            f"DeepSpeed cannot read {folder} ({type(error).__name__}: {error}). It needs the same model, the same stage and"
+            " as many processes as wrote it."
+        ) from error
+    finally:
+        restore_fields(run, before)
+    state, said = reconcile_state(run, there)
+    values = form.values | state_fields(run, there, state, before.values)
+    path = folder / "scheduler.pt"
+    if path.is_file():
+        values["lr_scheduler"], of_rates = convert_scheduler_state(run, before.values["lr_scheduler"], read_torch_file(path))
+        said = said + of_rates
+    return Snapshot(form.tensors, values | {"about": {"said": said}})
+
+def write_engine_files(run: RunState, place: Path) -> Path:
+    "Write the files of the engine to a folder beside a checkpoint's; all processes take part. Return the folder."
+    engine = run.device.engine
+    assert engine is not None
+    world = run.device.world
+    suffix = f".engine-{run.history.run_id}"
+    if world.local_rank == 0:
+        # also of a process that was killed, with the files of another step
+        for old in place.parent.glob(f".*{suffix}"):
+            shutil.rmtree(old, ignore_errors=True)
+    # the others must not write before
+    world.all_gather_object(None)
+    folder = place.with_name(f".{place.name}{suffix}")
+    engine.write_files(folder, run.state.global_step, run.lr_scheduler)
+    return folder
+
 # %% ../../nbs/07_state/05_hf_checkpoint.ipynb #16bbf2d1
 def read_own_checkpoint(folder: Path) -> Snapshot:
     "Read a snapshot that this package wrote in the Trainer's layout."
@@ -444,6 +494,7 @@ def read_trainer_checkpoint(
 ) -> Snapshot:
     "Read a checkpoint in the Trainer's layout; raise CorruptCheckpoint if incomplete, ValueError on a mismatch."
     folder = Path(folder)
+    if is_engine_checkpoint(folder): return read_engine_checkpoint(learner, folder, unpickle)
     if not has_manifest(folder): return read_foreign_checkpoint(learner, folder, unpickle)
     verify_resumable(folder)
     return read_own_checkpoint(folder)

@@ -39,8 +39,7 @@ from .checkpoint_dirs import MANIFEST_NAME, clean_leftovers, find_latest_checkpo
 from .checkpoint_dirs import is_trainer_checkpoint, list_checkpoints, read_manifest
 from .checkpoint_dirs import verify_checkpoint
 from .data_fingerprint import describe_train_data
-from .engine_checkpoint import check_engine_checkpoint, is_engine_checkpoint, read_engine_checkpoint
-from .hf_checkpoint import read_trainer_checkpoint
+from .hf_checkpoint import is_engine_checkpoint, read_trainer_checkpoint
 from .model_files import add_base_weights, read_weights_for_model
 
 # %% ../../nbs/07_state/10_resume.ipynb #59e5811a
@@ -348,11 +347,8 @@ def read_snapshot(
 ) -> Snapshot:
     "Read the snapshot in a folder of either layout."
     run = learner.run_state
-    if is_engine_checkpoint(folder):
-        check_engine_checkpoint(run, folder, unpickle)
-        return read_engine_checkpoint(learner, folder)
     like = run.device.strategy.example if everywhere and run.device is not None else None
-    if is_trainer_checkpoint(folder):
+    if is_trainer_checkpoint(folder) or is_engine_checkpoint(folder):
         snapshot = read_trainer_checkpoint(learner, folder, unpickle)
     elif like is None:
         snapshot = read_checkpoint(folder)
