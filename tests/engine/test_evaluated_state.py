@@ -336,6 +336,7 @@ def test_an_attribute_that_is_assigned_after_an_evaluation_stays():
     assert learn.model.calls == 102
     learn.step()
     assert learn.model.calls == 101 and learn.model.means[:2] == means and len(learn.model.means) == 3
+    assert [row["what"] for row in learn.journal] == ["changed: model.calls"]
 
 
 class Counts(Learner):

@@ -24,7 +24,7 @@ from .run_state import RunState, run_modules
 from ..core.tree import MAPPINGS, SEQUENCES, is_resource, of_library
 from .overrides import TrainerBase
 from .state_holders import FEW_NODES, HOOK_TABLES, LEARNER, Holder, editable_holders
-from .user_state import differing
+
 
 # %% ../../nbs/06_engine/14_edits.ipynb #96c14ff8
 # levels of containers and objects in an attribute
@@ -226,13 +226,10 @@ class Edits:
         if edited:
             here = {holder.name: holder.owner for holder in editable_holders(run)}
             present = [one for one in edited if here.get(one.name) is one.owner]
-            names = [
+            changed += [
                 name for one in present for name in one.changed()
                 if is_of_user(one.owner, name.rpartition(".")[2])
             ]
-            known = run.evaluation.evaluated
-            by_evaluation = differing(known.before, known.after) if names and known is not None else ()
-            changed += [name for name in names if name not in by_evaluation]
         if self.inside != self._ids_inside(): self.parts = []
         if changed: self.keep(run)
         return changed
