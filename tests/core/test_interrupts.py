@@ -1,7 +1,7 @@
 "What an interrupt may break, and what not."
 import sys, time
 
-from trainer_nb.core.interrupts import Button, InterruptGuard, Reminder
+from trainer_nb.core.interrupts import InterruptGuard, Reminder
 
 
 def test_the_guards_own_code_is_not_interrupted_even_when_an_interrupt_has_waited_too_long():
@@ -12,7 +12,7 @@ def test_the_guards_own_code_is_not_interrupted_even_when_an_interrupt_has_waite
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        with Button(): pass
+        with InterruptGuard(at_once=True): pass
     finally: sys.settrace(before)
     reminder = Reminder()
     reminder.since = time.monotonic() - 10

@@ -39,7 +39,7 @@ _DELICATE = frozenset((
 _ENDS = frozenset(("__enter__", "__exit__", "__del__"))
 _METHODS = ("RunLock.", "_MultiProcessingDataLoaderIter.", "Popen.poll", "Popen.wait")
 # methods that install and remove the handler: they end soon, and an interrupt inside would leave the wrong handler
-_GUARDS = ("InterruptGuard.", "Button.", "Reminder.")
+_GUARDS = ("InterruptGuard.", "Reminder.")
 # functions in which such code waits for an unbounded time
 _WAITS = frozenset((
     ("threading", "wait"), ("selectors", "select"), ("multiprocessing.connection", "_recv"), ("zmq.sugar.poll", "poll")
@@ -172,7 +172,11 @@ class _Opened:
 
 class InterruptGuard:
     "Count interrupts, and raise them only where that is safe."
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        at_once: bool = False,  # at the first interrupt, except where that would leave a lock behind
+    ):
+        self.at_once = at_once
         self.pressed = 0         # interrupts since the handler was installed
         self.presses_needed = 2  # number of interrupts that raises
         self.abortable = False   # True: the running code may be interrupted
@@ -197,6 +201,9 @@ class InterruptGuard:
             if isinstance(outer := getattr(self._before, "__self__", None), InterruptGuard):
                 self.pressed = outer.take_pressed()
         self._depth += 1
+        if self.at_once and self._depth == 1:
+            self.presses_needed = 1
+            self.abortable = True
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object):
@@ -240,8 +247,11 @@ class InterruptGuard:
     def check(self):
         "Raise KeyboardInterrupt if the button was pressed `presses_needed` times."
         if self.pressed < self.presses_needed: return
-        self.abortable = False
         self._reminder.stop()
+        if self.at_once:
+            self.pressed = 0
+        else:
+            self.abortable = False
         if self.presses_needed > 1: raise KeyboardInterrupt("aborted at the second interrupt")
         raise KeyboardInterrupt
 
@@ -262,20 +272,6 @@ class InterruptGuard:
         "Raise at the first interrupt."
         self.presses_needed = 1
 
-    def take_pressed(self) -> int:
-        "Return the number of interrupts that the handler that replaces this one has to handle, and reset it."
-        return 0
-
-# %% ../../nbs/01_core/02_interrupts.ipynb #5d0c1a09
-class Button(InterruptGuard):
-    "Raise at the first interrupt, except where that would leave a lock behind."
-    def __enter__(self) -> Self:
-        super().__enter__()
-        if _in_main_thread() and self._depth == 1:
-            self.presses_needed = 1
-            self.abortable = True
-        return self
-
     @contextmanager
     def deferred(self) -> Iterator[None]:
         "Keep interrupts inside the block for the handler that replaces this one, or for the end."
@@ -287,18 +283,12 @@ class Button(InterruptGuard):
             self.abortable = before
 
     def take_pressed(self) -> int:
-        "Return the number of deferred interrupts, for the handler that replaces this one, and reset it."
+        "Return the number of deferred interrupts that the handler that replaces this one has to handle, and reset it."
+        if not self.at_once: return 0
         pressed = self.pressed
         self.pressed = 0
         self._reminder.stop()
         return pressed
-
-    def check(self):
-        "Raise KeyboardInterrupt if the button was pressed."
-        if not self.pressed: return
-        self.pressed = 0
-        self._reminder.stop()
-        raise KeyboardInterrupt
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #3e069aee
 class RunLock:
@@ -318,7 +308,7 @@ class RunLock:
         self.low_priority_threads: set[int] = set()
         # True if the last owner did not have low priority
         self.urgent = False
-        self.button = Button()
+        self.button = InterruptGuard(at_once=True)
         # True while the lock must not be released between steps
         self.no_preemption = False
 

@@ -322,7 +322,12 @@ def node_value(
     if kind == "none": return np.empty(node.shape, dtype) if is_array else torch.empty(node.shape, dtype=dtype)
     if kind == "held":
         if name not in held: raise Unsupported(f"shares the memory of {name}, which is not there")
-        return region_view(_bytes_of(local(held[name]).detach()), node, offset)
+        # the memory of the held tensor, as bytes
+        t = local(held[name]).detach()
+        _, start, end = memory_span(t)
+        flat = torch.empty(0, dtype=torch.uint8, device=t.device)
+        flat.set_(t.untyped_storage(), t.storage_offset() * t.element_size(), (end - start,), (1,))
+        return region_view(flat, node, offset)
     t = tree.tensors[name]
     if kind == "region": return region_view(t.cpu() if is_array else t, node, offset)
     if is_array: return np.frombuffer(t.cpu().numpy(), dtype, math.prod(node.shape), offset).reshape(node.shape)
@@ -330,12 +335,6 @@ def node_value(
         size = [1 if not s and n > 1 else n for n, s in zip(node.shape, node.stride)]
         t = t[offset // dtype.itemsize:][:math.prod(size)].view(size)
     return t if tuple(t.shape) == node.shape or is_distributed(t) else t.expand(node.shape)
-
-def _bytes_of(t: torch.Tensor) -> torch.Tensor:
-    "Return the memory of a tensor, as bytes."
-    _, start, end = memory_span(t)
-    flat = torch.empty(0, dtype=torch.uint8, device=t.device)
-    return flat.set_(t.untyped_storage(), t.storage_offset() * t.element_size(), (end - start,), (1,))
 
 def available_device(name: str) -> torch.device:
     "Return the device of that name; the CPU if it is not available."

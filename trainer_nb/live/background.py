@@ -22,7 +22,7 @@ import torch
 from ..core.errors import Interrupted, InvalidOperation, find_hints, install_excepthook, release_last_traceback
 from ..core.errors import missing_attribute_error, release_traceback_memory, warn
 from ..core.history import History, Place
-from ..core.interrupts import RUN_LOCK, Button, low_priority
+from ..core.interrupts import RUN_LOCK, InterruptGuard, low_priority
 from ..engine.loop import TrainOutput, lookahead_limit, make_stop_condition, make_train_output, run_until
 from ..engine.loop import validate_step_count
 from ..engine.overrides import TrainerBase
@@ -242,7 +242,7 @@ class BackgroundRun:
         if timeout is None and (RUN_LOCK.owner == threading.get_ident() or is_debug_step_open(self)):
             return True
         try:
-            with Button():
+            with InterruptGuard(at_once=True):
                 return self._budget.idle.wait(timeout)
         except KeyboardInterrupt:
             install_excepthook()
