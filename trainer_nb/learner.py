@@ -646,7 +646,7 @@ class DiagnosticsMixin(TrainerBase):
         self,
         seconds: float = 10.0,  # for trying settings that prevent a failure
     ):
-        "Find where and why a run became NaN or infinite: step, layer, operation, samples; return a table. Leave no trace."
+        "Find where and why a run became NaN, jumped, stood still or overfitted; return a table. Leave no trace."
         from trainer_nb.diagnostics.diagnose import diagnose_run
         return diagnose_run(self, seconds)
 

@@ -118,6 +118,68 @@ def test_weights_that_an_update_makes_infinite():
     assert "the update of step 4 makes" in found.seen and found.do == "learn.rewind(to=2)" and "without lr=1e+38" in found.meaning, found
 
 
+MORE = torch.randn(1280, 8, generator=torch.Generator().manual_seed(1))
+MANY = TensorDataset(MORE, (MORE.sum(1) > 0).long())
+# one sample of the wrong class is far from all others
+FAR = TensorDataset(MORE.index_fill(0, torch.tensor(500), 3000.0), MANY.tensors[1] * (torch.arange(1280) != 500))
+NO_LABELS = TensorDataset(X, torch.where((torch.arange(320) >= 160) & (torch.arange(320) < 176), -100, Y))
+HELD_OUT = TensorDataset(MORE.index_fill(0, torch.tensor([5, 9]), torch.nan)[:64], MANY.tensors[1][:64])
+
+
+def steep(learn):
+    learn.step(70)
+    learn.set(lr=30.0)
+    learn.step(20)
+
+
+# what happened: (what the faulty run is given, its healthy twin, how it trains, words of the finding, whether its line mends it)
+WRONG = {
+    "a far sample": ({"data": FAR, "optim": "sgd", "max_grad_norm": 0.0}, {"data": MANY, "optim": "sgd", "max_grad_norm": 0.0}, 80,
+                     ["the loss of sample 500 is", "grows most in", "the rate is", "on_spike='skip'"], True),
+    "a rate by hand": ({"data": MANY, "optim": "sgd"}, {"data": MANY, "optim": "sgd"}, steep, ["lr=30.0 at step 70", "without lr=30.0"], True),
+    "a rate too small": ({"data": MANY, "learning_rate": 1e-7}, {"data": MANY}, 80, ["the mean loss of the last third", "learn.reset(); learn.set(learning_rate="], True),
+    "a rate of 0": ({"data": MANY, "learning_rate": 0.0}, {"data": MANY}, 80, ["the rate is 0", "no weight moves"], False),
+    "no gradient": ({"data": TensorDataset(torch.ones(320, 8), Y * 0), "loss_func": lambda out, y: 0 * out.sum() + 2.0}, {}, 60,
+                    ["the loss is 2.00 at each step from 1 on", "norm of the gradient is 0"], False),
+    "labels that do not count": ({"data": NO_LABELS, "train_sampling_strategy": "sequential"}, {"train_sampling_strategy": "sequential"}, 20,
+                                 ["all labels of samples 160, 161, 162 and 13 more are -100", "0 / 0"], True),
+    "an evaluation that is not finite": ({"data": MANY, "eval_dataset": HELD_OUT, "eval_strategy": "epoch", "logging_nan_inf_filter": False, "max_steps": 80},
+                                         {"data": MANY, "eval_dataset": MANY, "eval_strategy": "epoch"}, 80, ["eval_loss of step 80 is nan", "samples 5, 9 of it"], False),
+    "overfitting": ({"data": TensorDataset(X[:64], Y[:64].roll(5)), "eval_dataset": MANY, "eval_strategy": "epoch", "learning_rate": 0.03},
+                    {"data": MANY, "eval_dataset": MANY, "eval_strategy": "epoch"}, 200, ["its lowest value", "the training loss went on", "learn.stop()"], True),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_finite_and_wrong_is_named_and_the_line_was_tried(name):
+    faulty, twin, train, words, mends = WRONG[name]
+    def trained(given):
+        learn = learner(**{"disable_tqdm": True, "max_steps": 400} | given)
+        train(learn) if callable(train) and given is faulty else learn.run(steps=90 if callable(train) else train)
+        return learn
+    well = trained(twin).diagnose()
+    assert not well and "neither jump nor stand still" in well.title, well
+    learn = trained(faulty)
+    before = learn.snapshot()
+    found, = learn.diagnose()
+    assert differences(before, learn.snapshot()) == [] and all(word in str(found) for word in words), found
+    if not mends: return
+    typed(learn, found.do)
+    if not learn.run_state.finished: learn.run(steps=1 if "stop" in found.do else 80)
+    assert not learn.diagnose()
+
+
+def test_what_going_back_undoes_is_listed():
+    learn = learner(data=changed(torch.nan))
+    learn.step(19)
+    learn.set(lr=0.02)
+    learn.step(1)
+    learn.set(weight_decay=0.1)
+    found, = learn.diagnose()
+    assert "going back undoes" in found.meaning and "weight_decay=0.1" in found.meaning, found
+    assert "not finite" in found.meaning
+
+
 def test_it_says_what_it_needs():
     learn = learner()
     with pytest.raises(InvalidOperation, match=r"learn.check\(\)"): learn.diagnose()
