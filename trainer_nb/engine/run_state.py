@@ -455,7 +455,7 @@ def record_act(
 
 def hide_token(run: RunState, text: str) -> str:
     "Replace the access token of a run in a text that is written, such as a line of the user's code."
-    token = None if run.parts.uploader is None else run.parts.uploader.access()[2]
+    token = None if run.parts.uploader is None else run.parts.uploader.access()[0]
     return text.replace(token, MASKED_TOKEN) if token else text
 
 def announce_save_dir(run: RunState) -> None:

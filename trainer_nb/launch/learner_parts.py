@@ -117,7 +117,7 @@ def make_learner(
         model=parts["model"],
         callbacks=CallbackHandler(parts["callbacks"]),
         history=history_from_lines(parts["history"]),
-        parts=HigherParts(rewind_buffer=RewindBuffer(), saver=Saver(), uploader=Uploader.of(*parts["repository"])),
+        parts=HigherParts(rewind_buffer=RewindBuffer(), saver=Saver(), uploader=Uploader(*parts["repository"])),
         callbacks_begun=parts["callbacks begun"],
         first=FirstState(begins_run=False),
     )

@@ -188,11 +188,14 @@ if hasattr(threading, "_register_atexit"):
 
 class Uploader:
     "Push a run to a repository, one push after the other, while the run continues."
-    def __init__(self, token: str | None = None) -> None:
-        self.token = token
+    def __init__(
+        self,
+        token: str | None = None,
         # full name and address of the repository, once it is known to be there
-        self.repo_id: str | None = None
-        self.url: str | None = None
+        repo_id: str | None = None,
+        url: str | None = None,
+    ) -> None:
+        self.token, self.repo_id, self.url = token, repo_id, url
         self._begin()
 
     def _begin(self) -> None:
@@ -308,16 +311,8 @@ class Uploader:
         self.unfinished = []
 
     def access(self) -> tuple[str | None, str | None, str | None]:
-        "Return name and address of the repository, and the access token, for an uploader in another process."
-        return self.repo_id, self.url, self.token
-
-    @classmethod
-    def of(cls, repo_id: str | None, url: str | None, token: str | None) -> Uploader:
-        "Return an uploader for a repository that is there."
-        uploader = cls(token)
-        uploader.repo_id = repo_id
-        uploader.url = url
-        return uploader
+        "Return the access token, and name and address of the repository, for an uploader in another process."
+        return self.token, self.repo_id, self.url
 
     def open(self, learner: TrainerBase) -> None:
         "Open the repository of a run that is pushed, unless it is open; called on all processes, which all raise an error."
@@ -329,7 +324,55 @@ class Uploader:
     def plan_push(self, learner: TrainerBase, checkpoint: Path) -> Callable[[Path | None], None] | None:
         """Return a function that pushes a checkpoint once it is written, called with None if that failed; None if the
         checkpoint is not pushed."""
-        return plan_push(self, learner, checkpoint)
+        run = learner.run_state
+        args = run.args
+        is_main = run.device.world.is_main_process
+        if not args.push_to_hub or args.hub_strategy == "end" or self.repo_id is None or not is_main: return None
+        if not args.hub_always_push and not self.is_done():
+            if self.skipped is None:
+                warn_quietly(
+                    f"{checkpoint.name} is not pushed to the Hub, because {self.current()} is still being pushed; with"
+                    " hub_always_push=True it would wait for its turn, and fewer saves leave more time."
+                )
+            self.skipped = checkpoint.name
+            return None
+        self.skipped = None
+        run_tasks_now(learner, Task("event", "on_push_begin"))
+        # the Trainer's message of a push during training
+        at = f"step {run.state.global_step}" if args.save_strategy == "steps" else f"epoch {int(run.state.epoch or 0)}"
+        message = f"Training in progress, {at}"
+        texts = {JSON_FILE: pushed_settings(args)}
+        try:
+            card = cast(Any, learner).draft_model_card()
+            texts |= {} if card is None else {"README.md": card}
+        except Exception as error:
+            warn_quietly(f"The push to the Hub goes without a model card ({type(error).__name__}: {error}).")
+        self.planned = checkpoint.name
+        # of now: the run may have another one when the checkpoint is written
+        repo_id = self.repo_id
+        def add_commit(commits: list[Commit], *about: str) -> Path:
+            files = PushFolder(args.save_dir, run.history.run_id)
+            commits.append(Commit(files, repo_id, args.hub_revision, *about))
+            return files.path
+        def push(folder: Path | None) -> None:
+            commits: list[Commit] = []
+            try:
+                if folder is None: return
+                add_model(args.save_dir, folder, add_commit(commits, message), texts)
+                if args.hub_strategy in ("checkpoint", "all_checkpoints"):
+                    place = "last-checkpoint" if args.hub_strategy == "checkpoint" else folder.name
+                    add_files(folder, add_commit(commits, f"{message}, checkpoint", place), (), link_file)
+                self.submit(Push(folder.name, commits))
+            except Exception as error:
+                for commit in commits:
+                    if commit not in self.unfinished: commit.files.close()
+                warn_quietly(
+                    f"{checkpoint.name} is written, and could not be prepared for the Hub ({type(error).__name__}:"
+                    f" {error}); the next save pushes again."
+                )
+            finally:
+                self.planned = None
+        return push
 
     def __repr__(self) -> str:
         return f"Uploader({self.url or 'no repository'}, {'idle' if self.is_done() else 'pushing'})"
@@ -503,63 +546,9 @@ def rename_repository(
         raise
 
 # %% ../../nbs/07_state/20_hub.ipynb #50e82736
-def plan_push(uploader: Uploader, learner: TrainerBase, checkpoint: Path) -> Callable[[Path | None], None] | None:
-    "Decide whether a checkpoint is pushed, and return the function that does it in the thread that writes it."
-    run = learner.run_state
-    args = run.args
-    is_main = run.device.world.is_main_process
-    if not args.push_to_hub or args.hub_strategy == "end" or uploader.repo_id is None or not is_main: return None
-    if not args.hub_always_push and not uploader.is_done():
-        if uploader.skipped is None:
-            warn_quietly(
-                f"{checkpoint.name} is not pushed to the Hub, because {uploader.current()} is still being pushed; with"
-                " hub_always_push=True it would wait for its turn, and fewer saves leave more time."
-            )
-        uploader.skipped = checkpoint.name
-        return None
-    uploader.skipped = None
-    run_tasks_now(learner, Task("event", "on_push_begin"))
-    # the Trainer's message of a push during training
-    at = f"step {run.state.global_step}" if args.save_strategy == "steps" else f"epoch {int(run.state.epoch or 0)}"
-    message = f"Training in progress, {at}"
-    texts = {JSON_FILE: pushed_settings(args)}
-    try:
-        card = cast(Any, learner).draft_model_card()
-        texts |= {} if card is None else {"README.md": card}
-    except Exception as error:
-        warn_quietly(f"The push to the Hub goes without a model card ({type(error).__name__}: {error}).")
-    uploader.planned = checkpoint.name
-    # of now: the run may have another one when the checkpoint is written
-    repo_id = uploader.repo_id
-    def add_commit(commits: list[Commit], *about: str) -> Path:
-        files = PushFolder(args.save_dir, run.history.run_id)
-        commits.append(Commit(files, repo_id, args.hub_revision, *about))
-        return files.path
-    def push(folder: Path | None) -> None:
-        commits: list[Commit] = []
-        try:
-            if folder is None: return
-            add_model(args.save_dir, folder, add_commit(commits, message), texts)
-            if args.hub_strategy in ("checkpoint", "all_checkpoints"):
-                place = "last-checkpoint" if args.hub_strategy == "checkpoint" else folder.name
-                add_files(folder, add_commit(commits, f"{message}, checkpoint", place), (), link_file)
-            uploader.submit(Push(folder.name, commits))
-        except Exception as error:
-            for commit in commits:
-                if commit not in uploader.unfinished: commit.files.close()
-            warn_quietly(
-                f"{checkpoint.name} is written, and could not be prepared for the Hub ({type(error).__name__}:"
-                f" {error}); the next save pushes again."
-            )
-        finally:
-            uploader.planned = None
-    return push
-
 def pushed_settings(args: TrainingArguments) -> str:
     "Return the settings as JSON, without folders of this machine."
     return args_to_json(args, without=("output_dir", "logging_dir", "resume_from_checkpoint"))
-
-
 
 # %% ../../nbs/07_state/20_hub.ipynb #c5e85862
 def is_pushing(learner: TrainerBase) -> bool:
