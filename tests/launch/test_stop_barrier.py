@@ -13,18 +13,19 @@ class Network:
         self.lost = {}
         self.late = []
         self.dead = set()
-        self.barrier = GateBarrier(n, self.calls("close_gate"), self.calls("open_gate"), lambda rank: rank not in self.dead)
+        self.barrier = GateBarrier(n, self.ask, lambda rank: rank not in self.dead)
 
-    def calls(self, name):
-        def call(rank, *arguments):
-            if rank in self.dead: return None
-            function = getattr(self.gates[rank], name)
-            if self.lost.get((rank, name), 0):
-                self.lost[rank, name] -= 1
-                self.late.append(lambda: function(*arguments))
-                return None
-            return function(*arguments)
-        return call
+    def ask(self, ranks, name, *arguments):
+        return {rank: self.call(rank, name, *arguments) for rank in ranks}
+
+    def call(self, rank, name, *arguments):
+        if rank in self.dead: return None
+        function = getattr(self.gates[rank], name)
+        if self.lost.get((rank, name), 0):
+            self.lost[rank, name] -= 1
+            self.late.append(lambda: function(*arguments))
+            return None
+        return function(*arguments)
 
     def begin(self, step):
         self.barrier.start_from(step)

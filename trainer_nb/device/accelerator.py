@@ -493,9 +493,9 @@ class Device:
         return self._isolated.accelerator.scaler
 
     @property
-    def engine(self) -> Any:
+    def engine(self) -> DeepSpeedModel | None:
         "Return the strategy if it has an engine that updates the weights and holds the optimizer's state; None otherwise."
-        return self.strategy if self.strategy.takes_optimizer and not self.strategy.has_whole_run else None
+        return self.strategy if isinstance(self.strategy, DeepSpeedModel) and self.strategy.is_trainable else None
 
     @property
     def has_whole_run(self) -> bool:

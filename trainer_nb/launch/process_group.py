@@ -239,8 +239,7 @@ class ProcessGroup:
         pool = self.pool
         self.stop_barrier = GateBarrier(
             plan.num_processes,
-            lambda rank, *given: ask_processes(pool, [rank], call_gate, "close_gate", *given, timeout=30)[rank],
-            lambda rank, *given: ask_processes(pool, [rank], call_gate, "open_gate", *given, timeout=2)[rank],
+            lambda ranks, *given: ask_processes(pool, ranks, call_gate, *given, timeout=10),
             lambda rank: not pool.workers[rank].is_disconnected,
         )
 

@@ -37,7 +37,7 @@ from .process_group import LaunchPlan, OutOfSync, ProcessDied, ProcessGroup, Pro
 from .recovery import realign_processes, recover_run
 from .remote_training import run_remote_slice
 from .replica import FunctionResult, ReplicaResult, RunStatus, call_function, final_initial_snapshot
-from .replica import final_state, make_result, record_changes
+from .replica import final_state, record_changes, run_command
 from .replica import VerbOutcome, finish_save, follow_history, pause_replica, pop_callback_at
 from .replica import prepare_replica, process_location, replica_checksums, run_function, run_verb, run_verb_recording
 from .replica import share_history
@@ -289,10 +289,10 @@ class RemoteRun:
         "Execute a function on all processes, of which at most one returns a value; return that value, or None."
         return next((value for value in self.collect(learner, function, *args).values() if value is not None), None)
 
-    def execute(self, learner: TrainerBase, function: Callable[..., ReplicaResult], *args, **kwargs) -> Any:
+    def execute(self, learner: TrainerBase, function: Callable, *args, **kwargs) -> Any:
         """Execute a command on all processes, apply the status of the run, and return the main process's value;
         arguments as of `collect`."""
-        results = self.collect(learner, function, *args, **kwargs)
+        results: dict[int, ReplicaResult] = self.collect(learner, run_command, function, *args, **kwargs)
         result = results[min(results)]
         self.apply_status(learner, result.status)
         return result.value
@@ -316,10 +316,9 @@ class RemoteRun:
             results: dict[int, FunctionResult] = self.collect(learner, call_function, function)
             self.assign_settings(learner, results[0].settings)
             self.check_alike(learner, [result for _, result in sorted(results.items())])
-            # the function may have trained
-            self.execute(learner, make_result)
-            if changed := list(dict.fromkeys(name for _, result in sorted(results.items()) for name in result.changed)):
-                self.execute(learner, record_changes, changed)
+            changed = list(dict.fromkeys(name for _, result in sorted(results.items()) for name in result.changed))
+            # also without a change: the function may have trained
+            self.execute(learner, record_changes, changed)
             return [result.value for _, result in sorted(results.items())]
 
     def assign_settings(self, learner: TrainerBase, settings: dict[tuple[str, str], Any]):

@@ -198,24 +198,26 @@ def make_result(replica: Replica, value: Any = None) -> ReplicaResult:
         history.log.wait_until_sent()
     return ReplicaResult(value if replica.is_reporting else None, capture_status(replica))
 
+def run_command(replica: Replica, function: Callable[..., Any], *args) -> ReplicaResult:
+    "Call one of the functions below with the replica, and return the answer to the kernel."
+    replica.clear_interrupts()
+    replica.speed_reporter.resume()
+    return make_result(replica, function(replica, *args))
+
 # %% ../../nbs/11_launch/14_replica.ipynb #99ab94b2
-def prepare_replica(replica: Replica) -> ReplicaResult:
+def prepare_replica(replica: Replica):
     """Prepare the learner for a step, which determines the length of the run and
     raises the errors of a run that cannot be trained."""
-    replica.clear_interrupts()
     prepare(replica.learner)
-    return make_result(replica)
 
 def run_until_limit(
     replica: Replica,
     verb: str,  # that trains
     limit: StepLimit,
-) -> ReplicaResult:
+):
     "Train up to a limit, or until the kernel requests a stop."
     learner = replica.learner
     replica.stop_barrier.begin(learner.run_state.state.global_step)
-    replica.clear_interrupts()
-    replica.speed_reporter.resume()
     def until(record):
         # first: each boundary has to be recorded
         stop = replica.stop_barrier.should_stop(record.step)
@@ -227,25 +229,22 @@ def run_until_limit(
         replica.speed_reporter.report(learner.run_state.state.global_step)
     if learner.run_state.finished:
         wait_for_save(learner.run_state)
-    return make_result(replica)
 
-def run_verb(replica: Replica, name: str, args: tuple, kwargs: dict[str, Any]) -> ReplicaResult:
+def run_verb(replica: Replica, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
     "Execute a verb of the learner."
-    replica.clear_interrupts()
-    replica.speed_reporter.resume()
     value = getattr(replica.learner, name)(*args, **kwargs)
     # it may have repeated steps
     replica.speed_reporter.report(replica.learner.run_state.state.global_step)
     if isinstance(value, Snapshot):
         value = gather_snapshot(value, replica.learner.run_state.device.world)
     # the result of watch() holds the model, and the kernel creates its own
-    return make_result(replica, None if name == "watch" else value)
+    return None if name == "watch" else value
 
 def pop_callback_at(
     replica: Replica,
     index: int,  # among the callbacks that the notebook has, too
     name: str,  # of its class
-) -> ReplicaResult:
+):
     "Remove a callback. Raise ValueError if another one is at this index."
     callbacks = [c for c in replica.learner.callback_handler.callbacks if c is not replica.speed_reporter]
     if index >= len(callbacks) or type(callbacks[index]).__name__ != name:
@@ -254,18 +253,15 @@ def pop_callback_at(
             " brings the run back, and remove it then."
         )
     replica.learner.pop_callback(callbacks[index])
-    return make_result(replica)
 
-def pause_replica(replica: Replica) -> ReplicaResult:
+def pause_replica(replica: Replica):
     "Mark the run as paused at a boundary, unless it is."
-    replica.clear_interrupts()
     # a process that raised Paused itself has recorded the pause
-    if replica.learner.run_state.current.paused: return make_result(replica)
+    if replica.learner.run_state.current.paused: return
     try:
         mark_paused(replica.learner)
     except Interrupted:
         pass
-    return make_result(replica)
 
 # %% ../../nbs/11_launch/14_replica.ipynb #da60de76
 class VerbOutcome(NamedTuple):
@@ -273,18 +269,18 @@ class VerbOutcome(NamedTuple):
     value: Any
     warnings: list[str]
 
-def run_verb_recording(replica: Replica, name: str, args: tuple, kwargs: dict[str, Any]) -> ReplicaResult:
+def run_verb_recording(replica: Replica, name: str, args: tuple, kwargs: dict[str, Any]) -> VerbOutcome:
     "Execute a verb of the learner, and return its warnings with its value."
     issued: list[warnings.WarningMessage] = []
     try:
         with warnings.catch_warnings(record=True) as issued:
-            result = run_verb(replica, name, args, kwargs)
+            value = run_verb(replica, name, args, kwargs)
     except BaseException:
         # an error is returned without them: they appear as output of this process
         for warning in issued:
             warnings.warn(warning.message, stacklevel=2)
         raise
-    return result._replace(value=VerbOutcome(result.value, [str(warning.message) for warning in issued]))
+    return VerbOutcome(value, [str(warning.message) for warning in issued])
 
 def finish_save(replica: Replica):
     "Wait until the checkpoint that is being written is on the disk."
@@ -308,10 +304,10 @@ def share_history(
 def follow_history(
     replica: Replica,
     path: Path | None,  # of the kernel's file; None: it has none
-) -> ReplicaResult:
+):
     "Send the history of `share_history` to the kernel from here on."
     replica.use_history(path)
-    return prepare_replica(replica)
+    prepare(replica.learner)
 
 # %% ../../nbs/11_launch/14_replica.ipynb #6490d489
 def run_function(replica: Replica, function: Callable[[TrainerBase], Any]) -> Any:
@@ -419,11 +415,10 @@ def call_function(replica: Replica, function: Callable[[TrainerBase], Any]) -> F
 def record_changes(
     replica: Replica,
     changed: list[str],  # by a function, in any process
-) -> ReplicaResult:
+):
     "Record a manual change, alike in all processes: after one, all of them take a snapshot for rewind together."
-    run = replica.learner.run_state
-    note_manual_changes(run, changed)
-    return make_result(replica)
+    if changed:
+        note_manual_changes(replica.learner.run_state, changed)
 
 def process_location(learner: TrainerBase) -> dict[str, Any]:
     "Return the process id and the device of this process."

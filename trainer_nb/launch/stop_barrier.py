@@ -75,14 +75,12 @@ class GateBarrier:
     def __init__(
         self,
         num_processes: int,
-        close_gate: Callable[[int, int], int | None],  # of a rank, with the request; None if it does not answer in time
-        # of a rank, with the request and the step to stop after; None if it does not answer in time
-        open_gate: Callable[[int, int, int], bool | None],
+        # calls a method of the gates of some ranks; returns the answers by rank, None for one that does not come in time
+        ask: Callable[..., dict[int, Any]],
         is_connected: Callable[[int], bool] = lambda rank: True,  # of a rank; False: no answer will come
     ):
         self.num_processes = num_processes
-        self.close_gate = close_gate
-        self.open_gate = open_gate
+        self.ask = ask
         self.is_connected = is_connected
         self._thread: threading.Thread | None = None
         self._request = 0
@@ -100,21 +98,19 @@ class GateBarrier:
         if self._thread is None: return
         self._thread.join()
         self._thread = None
-        self._open_all(NEVER_STEP)
+        self._ask_all("open_gate", self._request, NEVER_STEP)
 
     def _stop(self):
         self._request += 1
-        steps = [self._repeat(rank, self.close_gate, self._request) for rank in range(self.num_processes)]
+        steps = self._ask_all("close_gate", self._request)
         # a process that has not begun its command yet starts from the given boundary
-        self._open_all(1 + max([self._start, *(step for step in steps if step is not None)]))
+        self._ask_all("open_gate", self._request, 1 + max([self._start, *steps]))
 
-    def _open_all(self, last_step: int):
-        for rank in range(self.num_processes):
-            self._repeat(rank, self.open_gate, self._request, last_step)
-
-    def _repeat(self, rank: int, function: Callable[..., Any], *arguments: int) -> Any:
+    def _ask_all(self, name: str, *arguments: int) -> list[int]:
         # a process that stayed closed would wait forever, and one that was not counted would stop after another step
+        answers: dict[int, int] = {}
         for _ in range(MAX_ATTEMPTS):
-            answer = function(rank, *arguments)
-            if answer is not None or not self.is_connected(rank): return answer
-        return None
+            missing = [rank for rank in range(self.num_processes) if rank not in answers and self.is_connected(rank)]
+            if not missing: break
+            answers |= {rank: one for rank, one in self.ask(missing, name, *arguments).items() if one is not None}
+        return list(answers.values())
