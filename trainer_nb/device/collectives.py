@@ -143,7 +143,11 @@ class World:
         # torch sums contiguous numbers in another order than strided ones
         return rows[:, 0].contiguous().sum() / self.size, lambda: set(rows[:, 1:].all(0).nonzero().flatten().tolist())
 
-    def broadcast_tensors(self, tensors: list[torch.Tensor]):
+    def broadcast_tensors(
+        self,
+        tensors: list[torch.Tensor],
+        group: torch.distributed.ProcessGroup | None = None,  # `cpu_group` for tensors on the host; None: those on the device
+    ):
         "Broadcast the tensors of rank 0 in place, many in one message, whatever their dtypes."
         if self.is_single_process or not tensors: return
         import torch.distributed as dist
@@ -151,10 +155,10 @@ class World:
             for some in split_into_messages(tensors):
                 if len(some) == 1 and some[0].is_contiguous():
                     # where it is: no copy
-                    dist.broadcast(some[0].reshape(-1).view(torch.uint8), src=0)
+                    dist.broadcast(some[0].reshape(-1).view(torch.uint8), src=0, group=group)
                     continue
                 message = torch.cat([t.reshape(-1).view(torch.uint8) for t in some])
-                dist.broadcast(message, src=0)
+                dist.broadcast(message, src=0, group=group)
                 if self.is_main_process: continue
                 parts = [part.view(t.dtype) for t, part in zip(some, message.split([t.nbytes for t in some]))]
                 # flat views where possible: _foreach_copy_ is fast for equal shapes

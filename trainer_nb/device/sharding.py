@@ -201,15 +201,11 @@ def broadcast_tensors(
 ) -> dict[str, torch.Tensor]:
     "Broadcast the tensors of rank 0 by name; return them on all processes."
     if world.is_single_process: return tensors
-    import torch.distributed as dist
     result = {
         n: t.detach().contiguous() if world.is_main_process else torch.empty(t[1], dtype=t[0])
         for n, t in tensors.items()
     }
-    for t in result.values():
-        if t.numel():
-            # bytes: gloo does not support every dtype
-            dist.broadcast(t.reshape(-1).view(torch.uint8), src=0, group=world.cpu_group)
+    world.broadcast_tensors([t for t in result.values() if t.numel()], world.cpu_group)
     return result
 
 # %% ../../nbs/04_device/02_sharding.ipynb #7cfe3141

@@ -229,34 +229,42 @@ def release_local_run(learner: TrainerBase):
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 
+def put_run(
+    learner: TrainerBase,
+    snapshot: Snapshot,
+    initial_snapshot: Snapshot | None,  # the first weights
+    values: Callable[[], dict[str, Any]],  # of a prepared learner, which replace those of the snapshot
+):
+    "Restore a run in a learner that does not have it; its history is already there, and continues."
+    run = learner.run_state
+    # prepare() would take the present weights for the first ones
+    run.first.snapshot = initial_snapshot or snapshot
+    try:
+        prepare(learner)
+    finally:
+        run.first.snapshot = initial_snapshot
+    restore_here(learner, Snapshot(snapshot.tensors, snapshot.values | {"run": ""} | values()))
+    if run.loader is not None:
+        drop_loader(run)
+    prepare(learner)
+
 def restore_local_run(
     learner: TrainerBase,
     transfer: RunTransfer,
     sent_digests: dict[str, str | None],  # of the attributes that the processes received
 ):
     "Restore the run in the kernel's learner; a no-op for a run that has not begun."
-    snapshot = transfer.snapshot
-    if snapshot is None: return
+    if transfer.snapshot is None: return
     run = learner.run_state
     corrupted = run.current.corrupted
     interrupts = run.interrupts
     run.interrupts = InterruptGuard()
-    sent = transfer.initial_snapshot
-    if sent is not None and capture_id(sent) != capture_id(run.first.snapshot):
-        run.first.snapshot = sent
-    # prepare() would take the present weights for the first ones
-    initial_snapshot = run.first.snapshot
-    run.first.snapshot = run.first.snapshot or snapshot
+    sent, initial = transfer.initial_snapshot, run.first.snapshot
+    if sent is not None and capture_id(sent) != capture_id(initial):
+        initial = sent
+    run.reports.sent_digests = sent_digests
     try:
-        try:
-            prepare(learner)
-        finally:
-            run.first.snapshot = initial_snapshot
-        values = snapshot.values | {"run": "", "args": dict(vars(run.args))}
-        run.reports.sent_digests = sent_digests
-        restore_here(learner, Snapshot(snapshot.tensors, values))
-        drop_loader(run)
-        prepare(learner)
+        put_run(learner, transfer.snapshot, initial, lambda: {"args": dict(vars(run.args))})
     finally:
         run.reports.sent_digests = None
         run.interrupts = interrupts

@@ -28,7 +28,6 @@ from ..core.seeding import set_generator_states
 from ..core.tree import is_library_module
 from ..device.accelerator import abort_collectives
 from ..engine.loop import StepLimit, run_until
-from ..engine.given_parts import drop_loader
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare, weight_checksums
 from ..engine.run_state import RunState, record_act, run_modules
@@ -37,10 +36,9 @@ from ..engine.session import mark_paused, note_manual_changes
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.state_holders import SCALAR_TYPES
 from ..engine.snapshot import capture_snapshot, gather_snapshot
-from ..engine.tasks import restore_here
 from ..engine.user_state import module_settings
 from .learner_parts import FinalState, RunTransfer, capture_id, has_open_launch, history_lines
-from .learner_parts import make_learner
+from .learner_parts import make_learner, put_run
 from .stop_barrier import BoundaryGate
 from .telemetry import FLUSH_INTERVAL, LogForwarder, SpeedReporter
 from .worker import Worker, own_device
@@ -97,8 +95,11 @@ class Replica:
         self.configure_progress(payload["kernel settings"])
         # snapshots, which are restored elsewhere, have the kernel's settings
         run.data.global_settings = payload["kernel settings"]
-        if payload["run"].snapshot is not None:
-            restore_replica(self.learner, payload["run"])
+        transfer: RunTransfer = payload["run"]
+        if transfer.snapshot is not None:
+            values = {"place": self.learner.history.place()}
+            put_run(self.learner, transfer.snapshot, transfer.initial_snapshot, lambda: values)
+            run.current.corrupted = transfer.corrupted
         # rows of log_history that have been sent
         self.sent_logs = list(run.state.log_history)
         self.use_history(payload["log path"])
@@ -160,25 +161,6 @@ class Replica:
         self.history.log = LogForwarder(self.worker, path)
         self.history.every = FLUSH_INTERVAL
         self.history.sent = history_counts(self.history)
-
-# %% ../../nbs/11_launch/14_replica.ipynb #92a39fab
-def restore_replica(learner: TrainerBase, transfer: RunTransfer):
-    "Restore a run that has begun in a new learner."
-    run = learner.run_state
-    run.first.snapshot = transfer.initial_snapshot
-    prepare(learner)
-    if transfer.initial_snapshot is None:
-        # the present weights, which prepare() has kept, are not the first ones
-        run.first.snapshot = None
-    snapshot = transfer.snapshot
-    # its history is already here, and continues
-    values = snapshot.values | {"run": "", "place": learner.history.place()}
-    restore_here(learner, Snapshot(snapshot.tensors, values))
-    run.current.corrupted = transfer.corrupted
-    if run.loader is not None:
-        drop_loader(run)
-    prepare(learner)
-
 
 # %% ../../nbs/11_launch/14_replica.ipynb #e6952db7
 class ReplicaResult(NamedTuple):
