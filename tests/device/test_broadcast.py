@@ -15,12 +15,12 @@ def tensors(seed):
 
 def test_one_message_for_all_dtypes(monkeypatch):
     sent = []
-    monkeypatch.setattr(dist, "broadcast", lambda t, src: sent.append(t.clone()))
+    monkeypatch.setattr(dist, "broadcast", lambda t, src, group: sent.append(t.clone()))
     first = tensors(7)
     World(rank=0, size=2).broadcast_tensors(first)
     assert len(sent) == 1
     # what rank 1 receives
-    monkeypatch.setattr(dist, "broadcast", lambda t, src: t.copy_(sent[0]))
+    monkeypatch.setattr(dist, "broadcast", lambda t, src, group: t.copy_(sent[0]))
     other = tensors(8)
     strides = [t.stride() for t in other]
     World(rank=1, size=2).broadcast_tensors(other)

@@ -15,6 +15,7 @@ import torch
 from torch.utils.weak import WeakIdRef
 
 from ..core.errors import InvalidOperation, warn
+from ..core.nodes import memory_span
 from .sharding import is_strategy_tensor
 
 # %% ../../nbs/04_device/06_weight_storage.ipynb #9a3c0005
@@ -236,9 +237,8 @@ def overlapping_tensors(model: torch.nn.Module) -> list[tuple[str, str]]:
     pairs. Slices of one storage that do not overlap, as in a flattened LSTM, are no such pair."""
     spans = []
     for name, t in chain(model.named_parameters(), model.named_buffers()):
-        if t.layout is not torch.strided or not t.numel() or not t.data_ptr(): continue
-        last = sum((n - 1) * abs(step) for n, step in zip(t.shape, t.stride(), strict=True))
-        spans.append((t.device.type, t.data_ptr(), t.data_ptr() + (last + 1) * t.element_size(), name))
+        device, start, end = memory_span(t)
+        if start < end: spans.append((device, start, end, name))
     # at equal starts the longest first: it overlaps with all others there
     spans.sort(key=lambda span: (*span[:2], -span[2]))
     pairs, widest = [], None
