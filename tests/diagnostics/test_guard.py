@@ -161,9 +161,24 @@ def test_healthy_runs_have_no_finding():
         assert told.heard == [], (seed, rate, told.heard)
 
 
+@pytest.mark.xdist_group("launch")
 def test_several_processes_report_or_stop():
+    learn = learner(on_nan="stop", logging_steps=5)
+    with learn.launch(2):
+        learn.run()
+        event, = [e for e in learn.history.events if e["kind"] == "finding"]
+        assert learn.run_state.finished and learn.state.global_step == event["step"] == 10 and event["data"]["did"] == "stop"
     check_processes("stop", "report")
     with pytest.raises(InvalidOperation, match="on_spike='stop' ends it there"): check_processes(None, "skip")
+
+
+def test_a_branch_goes_back_by_itself():
+    one = learner(on_nan="skip")
+    one.step(5)
+    other = one.branch()
+    for learn in one, other: learn.run()
+    assert corrections(one) and [e["data"] for e in corrections(other)] == [e["data"] for e in corrections(one)]
+    assert all(torch.equal(a, b) for a, b in zip(one.model.state_dict().values(), other.model.state_dict().values()))
 
 
 def test_a_check_before_the_first_step():

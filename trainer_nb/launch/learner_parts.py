@@ -19,6 +19,7 @@ from ..core.history import NOTHING_SENT, History, LogReader, Place, history_from
 from ..core.history import log_header, unsent_lines
 from ..core.interrupts import InterruptGuard
 from ..device.weight_storage import move_model
+from ..diagnostics.guard import Guard
 from ..engine.given_parts import drop_loader
 from ..engine.overrides import TrainerBase
 from ..engine.assignment import watch_assignments
@@ -117,7 +118,9 @@ def make_learner(
         model=parts["model"],
         callbacks=CallbackHandler(parts["callbacks"]),
         history=history_from_lines(parts["history"]),
-        parts=HigherParts(rewind_buffer=RewindBuffer(), saver=Saver(), uploader=Uploader(*parts["repository"])),
+        parts=HigherParts(
+            rewind_buffer=RewindBuffer(), guard=Guard(), saver=Saver(), uploader=Uploader(*parts["repository"])
+        ),
         callbacks_begun=parts["callbacks begun"],
         first=FirstState(begins_run=False),
     )

@@ -290,6 +290,7 @@ def clone_learner(
         callbacks=CallbackHandler(callbacks),
         parts=HigherParts(
             rewind_buffer=RewindBuffer(),
+            guard=None if run.parts.guard is None else type(run.parts.guard)(),
             saver=None if run.parts.saver is None else type(run.parts.saver)(),
         ),
         memory_meter=None if run.memory_meter is None else type(run.memory_meter)(),
