@@ -6,15 +6,26 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
+import numpy as np
 import torch
 
+from ..args.fields import DefaultText
+from ..core import nodes
+from ..core.callbacks import TrainerControl, TrainerState
+from ..core.history import Place
 from ..core.log_file import to_plain_data
 from ..data.collate import is_identical
+from ..data.sampling import Cursor
+from ..data.sources import SamplerCopy
 from ..device.collectives import SINGLE_PROCESS, World
 from ..device.sharding import arranged_like, part_shape
 from ..device.weight_storage import has_adapters, stored_value
@@ -22,9 +33,96 @@ from ..engine.snapshot_tensors import Snapshot, is_shared, tensor_digest
 from ..engine.run_state import RunState
 from ..engine.snapshot_fields import ModuleWalk
 from .checkpoint_dirs import CorruptCheckpoint, read_manifest, verify_checkpoint, write_manifest
-from .encoding import decode_value, encode_value
 from .model_files import PretrainedModel, adapter_names, adapter_state_keys
 from .model_files import unchanged_base_names, write_weights
+
+# %% ../../nbs/07_state/03_checkpoint.ipynb #48ef718a
+TYPE_KEY = "~"
+ENCODED_CLASSES = {c.__name__: c for c in (Cursor, Place, TrainerState, TrainerControl, SamplerCopy, nodes.Tree, *nodes.NODES)}
+
+def _tagged(kind: str, value): return {TYPE_KEY: kind, "value": value}
+
+def _store_tensor(t: torch.Tensor, tensors: dict) -> str:
+    "Add a tensor to `tensors` and return its name there."
+    name = f"values/{len(tensors)}"
+    tensors[name] = t.detach().cpu().contiguous()
+    return name
+
+def encode_value(
+    value,
+    tensors: dict,  # extended by the tensors in the value
+    where: str = "value",  # name of the value in errors
+):
+    "Return a value in terms of JSON; raise TypeError for a type that would not come back."
+    def inside(v, key): return encode_value(v, tensors, f"{where}[{key!r}]")
+    if value is None or type(value) in (bool, int, str): return value
+    if type(value) is nodes.Ref: return _tagged("ref", int(value))
+    # the objects of this process are not those of another one
+    if type(value) is nodes.Live: return None
+    if type(value) is DefaultText: return _tagged("default", str(value))
+    if type(value) is float: return value if math.isfinite(value) else _tagged("float", str(value))
+    if type(value) is list: return [inside(v, i) for i, v in enumerate(value)]
+    if type(value) is dict:
+        plain = all(type(k) is str for k in value) and TYPE_KEY not in value
+        if plain: return {k: inside(v, k) for k, v in value.items()}
+        return _tagged("dict", [[inside(k, "a key"), inside(v, k)] for k, v in value.items()])
+    if isinstance(value, torch.Size): value = tuple(value)
+    if type(value) in (tuple, set, frozenset):
+        return _tagged(type(value).__name__, [inside(v, i) for i, v in enumerate(value)])
+    if isinstance(value, torch.Tensor): return _tagged("tensor", _store_tensor(value, tensors))
+    is_array = isinstance(value, (np.ndarray, np.generic))
+    if is_array:
+        # torch has no strings, dates and objects
+        with suppress(TypeError):
+            name = _store_tensor(torch.from_numpy(np.asarray(value).copy()), tensors)
+            return _tagged("array" if isinstance(value, np.ndarray) else "scalar", name)
+    if type(value) is bytes: return _tagged("bytes", value.hex())
+    if type(value) is complex: return _tagged("complex", str(value))
+    if value is ...: return _tagged("ellipsis", None)
+    if type(value) is range: return _tagged("range", [value.start, value.stop, value.step])
+    if type(value) in (torch.dtype, torch.device):
+        return _tagged(type(value).__name__, str(value).removeprefix("torch."))
+    if type(value) not in ENCODED_CLASSES.values():
+        kind = f"{type(value).__name__} of {value.dtype}" if is_array else type(value).__name__
+        raise TypeError(f"{where} is a {kind}, which cannot be written without pickling it; numbers, text, lists, dicts, "
+                        "tensors and arrays of numbers can.")
+    parts = {f.name: getattr(value, f.name) for f in fields(value)} if is_dataclass(value) else value._asdict()
+    return _tagged(type(value).__name__, {k: inside(v, k) for k, v in parts.items()})
+
+# %% ../../nbs/07_state/03_checkpoint.ipynb #2aa5acbe
+_DECODERS: dict[str, Callable] = {
+    "default": DefaultText,
+    "ref": nodes.Ref,
+    "complex": complex,
+    "ellipsis": lambda value: ...,
+    "range": lambda value: range(*value),
+    "float": float,
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+    "bytes": bytes.fromhex,
+    "device": torch.device,
+    "dtype": {str(o).removeprefix("torch."): o for o in vars(torch).values() if isinstance(o, torch.dtype)}.__getitem__,
+}
+
+def decode_value(
+    value,
+    tensors: dict,  # by name, as written
+):
+    "Return the value that was encoded; raise ValueError for a type that this version does not support."
+    if isinstance(value, list): return [decode_value(v, tensors) for v in value]
+    if not isinstance(value, dict): return value
+    if TYPE_KEY not in value: return {k: decode_value(v, tensors) for k, v in value.items()}
+    kind = value[TYPE_KEY]
+    value = value["value"]
+    if kind == "tensor": return tensors[value]
+    if kind in ("array", "scalar"):
+        return tensors[value].numpy() if kind == "array" else tensors[value].numpy()[()]
+    if kind == "dict": return {decode_value(k, tensors): decode_value(v, tensors) for k, v in value}
+    if kind in _DECODERS: return _DECODERS[kind](decode_value(value, tensors))
+    if kind not in ENCODED_CLASSES:
+        raise ValueError(f"There is no kind of value {kind!r}; it may need a newer version of trainer_nb.")
+    return ENCODED_CLASSES[kind](**decode_value(value, tensors))
 
 # %% ../../nbs/07_state/03_checkpoint.ipynb #2eb93522
 def state_dict_entries(
