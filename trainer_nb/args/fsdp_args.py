@@ -220,11 +220,6 @@ def check_sharding(args: TrainingArguments) -> None:
     sharding = resolve_sharding(args.fsdp, args.fsdp_config)
     if sharding is None: return
     config = read_fsdp_config(args.fsdp_config)
-    if str(config.get("version", 2)) == "1":
-        warn(
-            "fsdp_config={'version': 1} trains with version 2 of FSDP, which gives the same numbers: torch has"
-            " deprecated version 1; write 'version': 2."
-        )
     for key, value in settings_table("fsdp1_keys").items():
         given = config.get(key, value)
         if str(given).upper() != str(value).upper():

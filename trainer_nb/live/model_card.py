@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +29,6 @@ def as_list(value: str | list[str] | None) -> list[str]:
     if value is None: return []
     return [value] if isinstance(value, str) else list(value)
 
-def result_index(
-    model_name: str | None, tasks: list[str], tags: list[str], names: list[str], configurations: list[str],
-    results: dict[str, float] | None,
-) -> list[dict]:
-    "Return the results in the Hub's form; empty if the model, the task, the data or the metrics are unknown."
-    if not (model_name and tasks and tags and results): return []
-    names = [*names, *tags[len(names):]]
-    metrics = [{"name": name, "type": name.removeprefix("eval_"), "value": value} for name, value in results.items()]
-    entries = []
-    for i, tag in enumerate(tags):
-        data = {"name": names[i], "type": tag} | ({"args": configurations[i]} if i < len(configurations) else {})
-        entries += [{"task": {"name": task, "type": task}, "dataset": data, "metrics": metrics} for task in tasks]
-    return [{"name": model_name, "results": entries}]
-
 def card_front_matter(
     language: str | list[str] | None = None,
     license: str | None = None,
@@ -56,19 +43,26 @@ def card_front_matter(
     results: dict[str, float] | None = None      # metrics of the last evaluation
 ) -> str:
     "Return the header that the Hub reads."
-    tags = as_list(tags)
+    tags, tasks, data = as_list(tags), as_list(tasks), as_list(dataset_tags)
+    # the results in the Hub's form; none if the model, the task, the data or the metrics are unknown
+    entries = []
+    metrics = [{"name": name, "type": name.removeprefix("eval_"), "value": v} for name, v in (results or {}).items()]
+    configurations = as_list(dataset_args)
+    for i, tag in enumerate(data if model_name and metrics else []):
+        about = {"name": (as_list(dataset) + data[len(as_list(dataset)):])[i], "type": tag}
+        if i < len(configurations):
+            about["args"] = configurations[i]
+        entries += [{"task": {"name": task, "type": task}, "dataset": about, "metrics": metrics} for task in tasks]
     values = {
         "library_name": library_name,
         "language": as_list(language),
         "license": license,
         "tags": [*tags, *(tag for tag in (LIBRARY_NAME,) if tag not in tags)],
         "base_model": finetuned_from,
-        "pipeline_tag": next(iter(as_list(tasks)), None),
-        "datasets": as_list(dataset_tags) or as_list(dataset),
+        "pipeline_tag": next(iter(tasks), None),
+        "datasets": data or as_list(dataset),
         "metrics": [name.removeprefix("eval_") for name in results or {} if name != "eval_loss"],
-        "model-index": result_index(
-            model_name, as_list(tasks), as_list(dataset_tags), as_list(dataset), as_list(dataset_args), results
-        ),
+        "model-index": [{"name": model_name, "results": entries}] if entries else [],
     }
     lines = [f"{k}: {json.dumps(v, ensure_ascii=False)}" for k, v in values.items() if v not in (None, [])]
     return "\n".join(["---", *lines, "---"])
@@ -140,7 +134,10 @@ def card_text(
 ) -> str:
     "Return the text of the card."
     settings = {k: f"`{v!r}`" for k, v in hide_tokens(args.changed()).items() if k not in (*_PRIVATE, *_LISTED)}
-    versions = {p: v for p in _VERSIONS if (v := package_version(p))}
+    versions = {}
+    for package in _VERSIONS:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
     metrics = card_metrics(state)
     rows = result_rows(state)
     origin = f", fine-tuned from [{base_model}](https://huggingface.co/{base_model})" if base_model else ""
@@ -160,12 +157,6 @@ def card_text(
         parts += ["## Training results", markdown_table(rows)]
     parts += ["## Versions", values_table(versions)]
     return "\n\n".join(parts)
-
-def package_version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 # %% ../../nbs/10_live/04_model_card.ipynb #c41a7e02
 # builders of files, which are no data sets of the Hub

@@ -21,14 +21,6 @@ from .blocks import branch_event, discarded_mask, read_metrics
 from .curves import as_history, learner_name, run_label
 
 # %% ../../nbs/10_live/16_run_tree.ipynb #44065bd6
-def flags_at(
-    history: History,
-    event: int,  # index of an event
-) -> np.ndarray:
-    "Return which rows were abandoned when an event was added, as an array of bool."
-    abandons = sum(abandon["events"] <= event for abandon in history.abandons)
-    return abandoned_at(history, Place(history.events[event]["rows"], event, abandons))[0]
-
 def row_owners(history: History) -> np.ndarray:
     "Return, for each row, the index of the return that discarded it, and -1 for a row that counts."
     owners = np.full(len(history), -1)
@@ -47,7 +39,9 @@ def owner_at(
     event: int,  # index of an event
 ) -> int:
     "Return the stretch to which the step of an event belongs; -1 for the run itself."
-    flags = flags_at(history, event)
+    abandons = sum(abandon["events"] <= event for abandon in history.abandons)
+    # which rows were abandoned when the event was added
+    flags = abandoned_at(history, Place(history.events[event]["rows"], event, abandons))[0]
     steps = history.column("step")[:len(flags)]
     rows = np.flatnonzero(~flags & (steps <= history.events[event]["step"]))
     return int(owners[rows[-1]]) if len(rows) else -1

@@ -117,18 +117,6 @@ def bar_color(view: ProgressView) -> str:
     if not view.over or not view.status: return BLUE
     return {"done": GREEN, "paused": AMBER, "interrupted": AMBER}.get(view.status, RED)
 
-def view_table(view: ProgressView) -> str:
-    "Return the last evaluations as an HTML table, or the last logs if there are none and none are expected."
-    if view.evaluations:
-        rows, source = view.evaluations, "evaluations are in history.evaluations()"
-    elif view.logs and not view.evaluates:
-        rows, source = view.logs, "logs are in state.log_history"
-    else:
-        return ""
-    earlier = len(rows) - MAX_LOGGED_ROWS
-    hint = f'<div style="font-size:12px;opacity:.6">{earlier} earlier {source}</div>' if earlier > 0 else ""
-    return hint + html_table(rows[-MAX_LOGGED_ROWS:])
-
 def view_html(view: ProgressView) -> str:
     "Format a view as HTML."
     color = bar_color(view)
@@ -142,7 +130,13 @@ def view_html(view: ProgressView) -> str:
     bar = f'<div style="height:6px;width:{100 * view.fraction:.1f}%;border-radius:3px;background:{color}"></div>'
     track = f'<div style="height:6px;border-radius:3px;overflow:hidden;background:rgba(127,127,127,.25)">{bar}</div>'
     line = f'<div style="margin:6px 0 4px;font-size:13px">{spans}</div>'
-    body = track + line + view_table(view)
+    # the last evaluations, or the last logs if there are none and none are expected
+    rows, source = view.evaluations, "evaluations are in history.evaluations()"
+    if not rows and not view.evaluates:
+        rows, source = view.logs, "logs are in state.log_history"
+    earlier = len(rows) - MAX_LOGGED_ROWS
+    hint = f'<div style="font-size:12px;opacity:.6">{earlier} earlier {source}</div>' if earlier > 0 else ""
+    body = track + line + (hint + html_table(rows[-MAX_LOGGED_ROWS:]) if rows else "")
     return f'<div style="max-width:640px;margin:4px 0 6px;font-variant-numeric:tabular-nums">{body}</div>'
 
 # %% ../../nbs/10_live/00_screens.ipynb #572029b1
