@@ -72,8 +72,6 @@ class Saver:
         # id of the run and folder that are being written
         self.run_id = None
         self.checkpoint_dir = None
-        # the data set that was described last, with its description
-        self.data_info = None
         self.undo = None
         # metric, step and folder of the best checkpoint on disk
         self.best = (None, None, None)
@@ -157,7 +155,6 @@ class Saver:
     def free(self):
         self.wait()
         self.spare = ()
-        self.data_info = None
 
     def __repr__(self):
         return "Saver(writing)" if not self.done.is_set() else "Saver(failed)" if self.failure else "Saver(idle)"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from typing import Any, Protocol, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -62,10 +62,6 @@ def update_hash(seen, thing):
         raise TypeError
 
 # %% ../../nbs/07_state/07_data_fingerprint.ipynb #a343fcca
-class CachesDataInfo(Protocol):
-    "Describe a part of the run that holds the data set that was described last, with its description."
-    data_info: tuple[object, dict[str, Any]] | None
-
 def data_of(given: Any) -> Any:
     "Return the data set of a loader; any other data as they are."
     return given.dataset if isinstance(given, DataLoader) else given
@@ -80,13 +76,7 @@ def length_of(data: Any) -> int | None:
 def describe_train_data(learner: TrainerBase) -> dict:
     "Return the length and the fingerprint of the training data, without reading it."
     data = data_of(learner.train_dataset)
-    length = length_of(data)
-    saver = cast(CachesDataInfo | None, learner.run_state.parts.saver)
-    if saver is None: return {"length": length, "fingerprint": data_fingerprint(data)}
-    # computed once, not at each save
-    if saver.data_info is None or saver.data_info[0] is not data or saver.data_info[1]["length"] != length:
-        saver.data_info = data, {"length": length, "fingerprint": data_fingerprint(data)}
-    return dict(saver.data_info[1])
+    return {"length": length_of(data), "fingerprint": data_fingerprint(data)}
 
 # %% ../../nbs/07_state/07_data_fingerprint.ipynb #d460019d
 def describe_data(data: Any) -> dict[str, Any]:
