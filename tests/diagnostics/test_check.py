@@ -19,9 +19,9 @@ TRAIN, TEST = TensorDataset(X[:300], Y[:300]), TensorDataset(X[300:], Y[300:])
 def mlp(*more): return nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2), *more)
 
 
-def learner(model=None, data=TRAIN, eval_dataset=TEST, **given):
+def learner(model=None, data=TRAIN, eval_dataset=TEST, cls=Learner, **given):
     torch.manual_seed(0)
-    return Learner((model or mlp)(), train_dataset=data, eval_dataset=eval_dataset, **{**SETTINGS, **given})
+    return cls((model or mlp)(), train_dataset=data, eval_dataset=eval_dataset, **{**SETTINGS, **given})
 
 
 # --- modules and data sets of the faulty runs -----------------------------------------------------------------------------
@@ -74,6 +74,12 @@ class Items(Dataset):
 
 def noisy(i): return X[i] + 0.1 * torch.randn(8), Y[i]
 def noisy_numpy(i): return X[i] + torch.from_numpy(0.1 * np.random.randn(8).astype("f")), Y[i]
+class Own(Items):
+    "Samples with noise from a generator of the data set."
+    def __init__(self): self.draw, self.n = np.random.default_rng(0), 100
+    def __getitem__(self, i): return X[i] + torch.from_numpy(self.draw.normal(size=8).astype("f")), Y[i]
+
+
 def broken(i): return (X[i], Y[i]) if i != 77 else 1 / 0
 def pairs(x, y): return TensorDataset(x, y)
 SORTED = Y[:300].argsort(stable=True)
@@ -94,6 +100,72 @@ def columns(rows): return [{"idx": i, "x": X[row], "labels": Y[row]} for i, row 
 
 
 def part_of(model): return torch.optim.Adam(model[0].parameters())
+def last_twice(model): return torch.optim.Adam([*model.parameters(), *model[2].parameters()])
+def decayed(decay, kind=torch.optim.Adam): return lambda model: kind([{"params": [model[0].weight, model[2].weight]}, {"params": [model[0].bias, model[2].bias], "weight_decay": decay}])
+def unfreeze(model): model.base_model.model[2].requires_grad_(True); return model
+
+
+def adapted(more=lambda model: model, **given):
+    import peft
+    return lambda: more(peft.get_peft_model(mlp(), peft.LoraConfig(r=2, target_modules=["0"], **given)))
+
+
+class Texts(nn.Module):
+    "A recurrent network that reads the state of a place."
+    def __init__(self, last):
+        super().__init__()
+        self.words, self.states, self.head, self.last = nn.Embedding(60, 8), nn.GRU(8, 32, batch_first=True), nn.Linear(32, 2), last
+    def forward(self, input_ids, attention_mask):
+        return self.head(self.states(self.words(input_ids))[0][range(len(input_ids)), self.last(attention_mask)])
+
+
+class OwnStep(Learner):
+    divide = True
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        loss = F.cross_entropy(model(inputs[0]), inputs[1]) / (self.args.gradient_accumulation_steps if self.divide else 1)
+        loss.backward()
+        return loss.detach()
+
+
+class Undivided(OwnStep):
+    divide = False
+
+
+class Center(OwnStep):
+    "A second optimizer."
+    zero = True
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        if "second" not in vars(self): self.second = torch.optim.SGD([nn.Parameter(torch.zeros(2))], lr=0.1)
+        center = self.second.param_groups[0]["params"][0]
+        if self.zero: self.second.zero_grad()
+        (model(inputs[0]).detach() - center).square().mean().backward()
+        self.second.step()
+        return super().training_step(model, inputs)
+
+
+class Growing(Center):
+    zero = False
+
+
+class Evaluating(Learner):
+    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
+        return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
+
+
+class InTrainMode(Learner):
+    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
+        model.train()
+        return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
+
+
+def padded(rows):
+    n = max(len(o) for o, _ in rows)
+    ids = torch.tensor([o + [0] * (n - len(o)) for o, _ in rows])
+    return {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": torch.tensor([y for _, y in rows])}
+
+
+SHORT = [([1 + (i * j) % 59 for j in range(1, 4 + i % 6)], i % 2) for i in range(1, 60)]
+SHORT = {"data": SHORT, "eval_dataset": None, "data_collator": padded}
 
 
 # name of the check: (what the faulty run is given, what its twin is given instead)
@@ -128,7 +200,12 @@ FAULTS = {
         ({"data": columns(range(200)), "eval_dataset": {"a": columns(range(200, 260)), "b": columns(range(180, 240))}, "model": net(whole)}, {"data": columns(range(200)), "eval_dataset": {"a": columns(range(200, 260)), "train": columns(range(60))}, "model": net(whole)}),
     ],
     "one label for each input": [({"data": pairs(torch.cat([X[:200], X[:100]]), torch.cat([Y[:200], 1 - Y[:100]]))}, {})],
-    "samples that occur once": [({"data": pairs(torch.cat([X[:200], X[:100]]), torch.cat([Y[:200], Y[:100]]))}, {})],
+    "samples that occur once": [
+        ({"data": pairs(torch.cat([X[:200], X[:100]]), torch.cat([Y[:200], Y[:100]]))}, {"data": pairs(torch.cat([X[:200], X[:200][Y[:200] == 1]]), torch.cat([Y[:200], Y[:200][Y[:200] == 1]]))}),
+        ({"data": pairs(X[:20].repeat(15, 1), Y[:20].repeat(15))}, {}),
+    ],
+    "samples that are divided once": [({"data": DataLoader(TRAIN, 16, sampler=torch.utils.data.DistributedSampler(TRAIN, 1, 0))}, {"data": DataLoader(TRAIN, 16, shuffle=True)})],
+    "workers that draw different numbers": [({"data": Own(), "dataloader_num_workers": 2}, {"data": Items(noisy), "dataloader_num_workers": 2})],
     "an evaluation set without augmentation": [
         ({"eval_dataset": Items(noisy)}, {"data": Items(noisy)}),
         ({"eval_dataset": {"test": Items(noisy_numpy)}}, {"data": Items(noisy_numpy), "eval_dataset": {"test": TEST}}),
@@ -144,7 +221,16 @@ FAULTS = {
     ],
     "a first loss as of chance": [({"data": pairs(X[:300] * 1000, Y[:300])}, {})],
     "gradients for all parameters": [({"model": net(without_middle)}, {"model": net(whole)})],
-    "parameters that the optimizer has": [({"optimizers": part_of}, {"optimizers": lambda model: torch.optim.Adam(model.parameters())})],
+    "parameters that the optimizer has": [
+        ({"optimizers": part_of}, {"optimizers": lambda model: torch.optim.Adam(model.parameters())}), ({"optimizers": last_twice}, {}),
+    ],
+    "norms and biases that are not drawn to 0": [({"optimizers": decayed(0.1)}, {"optimizers": decayed(0.1, torch.optim.AdamW)}), ({"optimizers": decayed(1.0, torch.optim.AdamW)}, {"optimizers": decayed(0.0)})],
+    "outputs that do not see padding": [({**SHORT, "model": lambda: Texts(lambda mask: -1)}, {**SHORT, "model": lambda: Texts(lambda mask: mask.sum(1) - 1)})],
+    "adapters that are saved": [({"model": adapted(unfreeze)}, {"model": adapted(modules_to_save=["2"])})],
+    "a checkpoint that is used": [({"resume_from_checkpoint": "out/checkpoint-9"}, {})],
+    "losses divided by the accumulation": [({"cls": Undivided, "gradient_accumulation_steps": 4}, {"cls": OwnStep, "gradient_accumulation_steps": 4})],
+    "gradients that begin at 0": [({"cls": Growing}, {"cls": Center})],
+    "an evaluation in evaluation mode": [({"cls": InTrainMode, "model": lambda: mlp(nn.Dropout(0.5))}, {"cls": Evaluating, "model": lambda: mlp(nn.Dropout(0.5))})],
     "a last layer that is trained": [({"model": net(lambda n, x: n.last(n.first(x)), lambda n: (delattr(n, "norm"), delattr(n, "middle"), freeze_last(n)))}, {"model": head_first})],
     "layers in training mode": [({"model": net(in_evaluation)}, {"model": net(whole)})],
     "weights in full precision": [({"model": low, **LOW}, {})],

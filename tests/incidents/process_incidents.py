@@ -3,7 +3,7 @@ import tempfile
 
 import torch
 from tiny import SETTINGS, Net, incident, learner, seeded, split, table
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
 from trainer_nb import Learner, TrainerCallback
 
@@ -26,16 +26,16 @@ def weights_differ_by_rank(faulty):
     return learner(seeded(Net), *split(*table()), callbacks=[ClipWeights(faulty)])
 
 
-class OwnLoader(Learner):
-    "A loader that does not ask how many processes there are."
+class OwnSampler(Learner):
+    "A loader with a sampler that divides the samples among the processes, which the Learner does as well."
     def get_train_dataloader(self):
-        order = torch.Generator().manual_seed(0)
-        return DataLoader(self.train_dataset, batch_size=16, shuffle=True, generator=order)
+        sampler = DistributedSampler(self.train_dataset, self.args.world_size, self.args.process_index)
+        return DataLoader(self.train_dataset, batch_size=16, sampler=sampler)
 
 
-@incident("processes", "DiffusionDPO #15, openvla-oft #51: a DataLoader without a distributed sampler", "same samples|sampler|get_train_dataloader", tool="run", around=two_processes)
-def same_samples_on_all_ranks(faulty):
-    return learner(seeded(Net), *split(*table()), OwnLoader if faulty else Learner)
+@incident("processes", "transformers #34365: double data splitting with a DistributedSampler", "DistributedSampler|twice|divide", around=two_processes)
+def data_divided_twice(faulty):
+    return learner(seeded(Net), *split(*table()), OwnSampler if faulty else Learner)
 
 
 def resumed(learn): learn.train() if learn.args.resume_from_checkpoint else learn.train(resume_from_checkpoint=True)

@@ -10,253 +10,21 @@ import time
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import nn
 
 from ..core.errors import InvalidOperation, free_after_failure
-from ..data.collate import infer_batch_size, map_tensors
-from ..device.weight_storage import has_adapters, is_read_only
-from .data_checks import share_equal, shifts_labels, token_batch, token_labels
+from ..core.seeding import seed_all
+from ..data.collate import infer_batch_size, shallow_copy_batch
 from .evidence import CHECKS, Check, Evidence, Finding, Unavailable, check
-from .isolated import isolated_training
+from .interpret import collect_tensors
+from .isolated import begin_step, isolated_training
 from .layers import update_norms
+from .model_checks import batch_norms, names_in_short
 from ..display.tables import TitledTable, format_value
+from ..engine.dataloaders import is_overridden
+from ..engine.evaluate import evaluation_mode
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from ..engine.step import Step
-
-# %% ../../nbs/08_diagnostics/10_check.ipynb #6482da0b
-def sample_rows(seen: Evidence) -> torch.Tensor:
-    "Return the output for the first batch with a row for each sample. Raise Unavailable without one."
-    batch, predicted, _ = seen.outputs
-    first = predicted[0] if isinstance(predicted, tuple) and predicted else predicted
-    n = infer_batch_size(batch)
-    if not isinstance(first, torch.Tensor) or not first.is_floating_point() or not n or n < 2 or len(first) != n:
-        raise Unavailable("the output has no row for each of several samples")
-    return first.float().reshape(n, -1)
-
-@check("outputs that depend on inputs")
-def outputs_depend_on_inputs(seen: Evidence) -> Finding | None:
-    rows = sample_rows(seen)
-    if not rows.isfinite().all() or (rows != rows[0]).any(): return None
-    matrices = [p for p in seen.learner.model.parameters() if p.requires_grad and p.ndim > 1]
-    if any(not p.detach().any() for p in matrices): raise Unavailable("a layer begins with zeros")
-    return Finding(
-        "error", f"the outputs for all {len(rows)} samples of the first batch are equal",
-        "somewhere the input is lost: a layer whose units are all dead, or a part of forward that is not used",
-        "learn.inspect() shows the layers; look at what forward returns for two samples",
-    )
-
-@check("samples that do not see each other")
-def samples_do_not_see_each_other(seen: Evidence) -> Finding | None:
-    rows = sample_rows(seen)
-    n = len(rows)
-    if n < 3 or seen.is_random: raise Unavailable("outputs are random, or batches have fewer than three samples")
-    few = seen.predict(map_tensors(seen.outputs.batch, lambda t: t[n - 2:] if t.ndim and len(t) == n else t))
-    few = few[0] if isinstance(few, tuple) else few
-    if len(few) != 2 or few[0].numel() != rows.shape[1] or not rows.isfinite().all():
-        raise Unavailable("the output of two samples has another shape")
-    off = float((few.float().reshape(2, -1) - rows[n - 2:]).abs().max() / rows.abs().max().clamp(min=1e-12))
-    if off < 0.02: return None
-    return Finding(
-        "error", f"the outputs for two samples differ by {off:.0%} of the largest output from those in a larger batch",
-        "in evaluation mode the model computes across samples: a softmax or an attention over the batch (batch_first),"
-        " a norm without running statistics", "look for the dimension of the batch in forward",
-    )
-
-@check("outputs that do not see their target")
-def outputs_do_not_see_their_target(seen: Evidence) -> Finding | None:
-    ids, _ = token_batch(seen)
-    labels = token_labels(seen)
-    predicted = seen.outputs.predicted
-    logits = predicted[0] if isinstance(predicted, tuple) and predicted else predicted
-    if not isinstance(logits, torch.Tensor) or logits.shape[:2] != ids.shape or ids.shape[1] < 3:
-        raise Unavailable("the output has no row for each token")
-    # a model of the user's may shift the labels, or get them shifted
-    if not shifts_labels(seen) and share_equal(labels, ids) < 0.95 and share_equal(labels[:, :-1], ids[:, 1:]) < 0.95:
-        raise Unavailable("the labels are no next tokens")
-    if seen.is_random: raise Unavailable("outputs are random")
-    middle = ids.shape[1] // 2
-    changed = ids.clone()
-    changed[:, middle:] = ids[:, middle:].flip(0).roll(1, 1)
-    if torch.equal(changed, ids): raise Unavailable("the texts of the batch are equal")
-    other = seen.predict({**seen.outputs.batch, "input_ids": changed.to(seen.batch["input_ids"].device)})
-    other = other[0] if isinstance(other, tuple) else other
-    off = float((other - logits)[:, :middle].abs().max() / logits.abs().max().clamp(min=1e-12))
-    if off < 0.01: return None
-    return Finding(
-        "error", "the output at a token changes with the tokens after it",
-        "the model sees what it has to predict, so its loss falls quickly and it generates nonsense",
-        "give the attention a causal mask (is_causal=True)",
-    )
-
-@check("scores in place of probabilities")
-def scores_in_place_of_probabilities(seen: Evidence) -> Finding | None:
-    learner = seen.learner
-    predicted = seen.outputs.predicted
-    if not isinstance(predicted, torch.Tensor) or predicted.ndim < 2 or not predicted.is_floating_point():
-        raise Unavailable("the output is no tensor with a row for each sample")
-    kind = learner.loss_func
-    binary = kind is F.binary_cross_entropy_with_logits or isinstance(kind, nn.BCEWithLogitsLoss)
-    if not binary and kind is not F.cross_entropy and not isinstance(kind, nn.CrossEntropyLoss):
-        raise Unavailable("the loss function is neither cross_entropy nor binary_cross_entropy_with_logits")
-    inside = (predicted >= 0).all() and (predicted <= 1).all() and predicted.numel() >= 8
-    sums = (predicted.float().sum(1) - 1).abs().max() < 1e-3
-    name = "sigmoid" if binary else "softmax"
-    if not inside or not (binary or sums) or last_function(seen) != name: return None
-    return Finding(
-        "warning", f"the outputs are between 0 and 1{'' if binary else ', and those of a sample add up to 1'}",
-        f"the loss function applies a {name} itself; of probabilities it has small gradients and a high lowest value",
-        f"take the {name} out of the model",
-    )
-
-# functions that leave numbers as they are, by the names of their nodes in a graph
-_PASSING = frozenset("View Reshape Squeeze Unsqueeze Slice Select Transpose T Permute ToCopy Clone Alias".split())
-
-def last_function(seen: Evidence) -> str:
-    "Return the name of the function that has computed the output, in lower case."
-    node = seen.predict(seen.outputs.batch, keep=lambda t: t.grad_fn, grad=True)
-    def name_of(node: object) -> str: return type(node).__name__.partition("Backward")[0].lstrip("_")
-    while node is not None and name_of(node).removeprefix("Unsafe") in _PASSING and node.next_functions:
-        node = node.next_functions[0][0]
-    return name_of(node).lower()
-
-@check("a first loss as of chance")
-def first_loss_as_of_chance(seen: Evidence) -> Finding | None:
-    if seen.learner.state.global_step: raise Unavailable("the run has begun")
-    norms = batch_norms(seen.learner.model).values()
-    if any(m.num_batches_tracked is not None and not m.num_batches_tracked for m in norms):
-        raise Unavailable("the batch norms have no statistics yet")
-    predicted, labels = seen.logits
-    classes = predicted.shape[-1]
-    if not len(labels) or not predicted.isfinite().all(): raise Unavailable("there are no finite predictions")
-    if int(labels.min()) < 0 or int(labels.max()) >= classes: raise Unavailable("labels are outside of the classes")
-    loss, chance = float(F.cross_entropy(predicted, labels.long())), math.log(classes)
-    if loss < 3 * chance + 1: return None
-    return Finding(
-        "warning",
-        f"the first loss is {format_value(loss)}, and that of chance among {classes} classes is {format_value(chance)}",
-        "the outputs are large before anything is learned: inputs are not normalized, or the last layer begins too"
-        " large",
-        "normalize the inputs; learn.inspect() shows the layer whose outputs are large",
-    )
-
-# %% ../../nbs/08_diagnostics/10_check.ipynb #9fb70ae1
-def batch_norms(model: nn.Module) -> dict[str, nn.modules.batchnorm._BatchNorm]:
-    "Return the batch norms of a model by name."
-    return {name: m for name, m in model.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
-
-def names_in_short(names: list[str]) -> str:
-    "Return the first names and the number of the others."
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-@check("a step that can be taken")
-def step_can_be_taken(seen: Evidence) -> Finding | None:
-    try:
-        loss = seen.first_step.loss
-    except Unavailable as error:
-        return Finding(
-            "error",
-            str(error).removeprefix("first step: "),
-            "no step can be taken",
-            "learn.step(1) shows where",
-        )
-    if math.isfinite(loss): return None
-    return Finding(
-        "error",
-        f"the loss of the first step is {loss}",
-        "all weights become NaN with the update",
-        "learn.inspect() shows the first layer that is not finite",
-    )
-
-@check("gradients for all parameters")
-def gradients_for_all_parameters(seen: Evidence) -> Finding | None:
-    without = seen.without_gradient()
-    if not without: return None
-    return Finding(
-        "warning", f"{len(without)} trainable parameters get no gradient: {names_in_short(without)}",
-        "the loss does not depend on them: a layer that forward does not call, or a detach() behind them",
-        "call the layer in forward, or freeze it",
-    )
-
-@check("parameters that the optimizer has")
-def parameters_of_the_optimizer(seen: Evidence) -> Finding | None:
-    run = seen.learner.run_state
-    if run.optimizer is None or not run.device.has_whole_run: raise Unavailable("the optimizer holds other tensors")
-    held = {id(p) for g in run.optimizer.param_groups for p in g["params"]}
-    lost = [name for name, p in run.model.named_parameters() if p.requires_grad and id(p) not in held]
-    if not lost: return None
-    return Finding(
-        "error", f"{len(lost)} trainable parameters are not in the optimizer: {names_in_short(lost)}",
-        "they are never updated: the optimizer was made before a layer was replaced or unfrozen, or of a part of the"
-        " model",
-        "make the optimizer of model.parameters(), or leave it to the Learner",
-    )
-
-@check("a last layer that is trained")
-def last_layer_is_trained(seen: Evidence) -> Finding | None:
-    model = seen.learner.model
-    if has_adapters(model): raise Unavailable("the model has adapters")
-    layers = dict(model.named_modules())
-    called = [name for name in seen.first_step.called if name in layers and list(layers[name].parameters(False))]
-    frozen = [not any(p.requires_grad for p in layers[name].parameters(False)) for name in called]
-    if not called or not frozen[-1] or all(frozen): return None
-    return Finding(
-        "warning", f"the last layer that forward calls, {called[-1]}, is frozen, and earlier ones are trained",
-        "usually it is the other way round: the head is new and has to learn most",
-        f"model.get_submodule({called[-1]!r}).requires_grad_(True), unless it is a teacher",
-    )
-
-@check("layers in training mode")
-def layers_in_training_mode(seen: Evidence) -> Finding | None:
-    seen.first_step
-    norms = batch_norms(seen.learner.model).items()
-    still = [name for name, m in norms if not m.training and any(p.requires_grad for p in m.parameters())]
-    if not still: return None
-    return Finding(
-        "warning", f"{len(still)} batch norms are in evaluation mode in training: {names_in_short(still)}",
-        "their statistics stay what they are, although their weights are trained",
-        "take model.eval() out of forward; learn.freeze(name, eval_mode=True) is for layers that stay",
-    )
-
-@check("tied weights")
-def tied_weights(seen: Evidence) -> Finding | None:
-    model = seen.learner.model
-    config = getattr(model, "config", None)
-    if not getattr(config, "tie_word_embeddings", False) or not hasattr(model, "get_output_embeddings"):
-        raise Unavailable("the model's configuration ties no weights")
-    first, last = model.get_input_embeddings(), model.get_output_embeddings()
-    if first is None or last is None or last.weight is first.weight: return None
-    return Finding(
-        "error", "the configuration ties input and output embeddings, and they are two tensors",
-        "both are trained, and a checkpoint keeps only one of them", "model.tie_weights() after the model was changed",
-    )
-
-@check("weights in full precision")
-def weights_in_full_precision(seen: Evidence) -> Finding | None:
-    low = [
-        (name, p.dtype) for name, p in seen.learner.model.named_parameters()
-        if p.requires_grad and p.dtype in (torch.float16, torch.bfloat16) and not is_read_only(p)
-    ]
-    if not low: return None
-    dtype = str(low[0][1]).removeprefix("torch.")
-    return Finding(
-        "warning", f"{len(low)} trained parameters are {dtype}: {names_in_short([name for name, _ in low])}",
-        f"updates below {'1/256' if dtype == 'bfloat16' else '1/2048'} of a weight are lost in rounding",
-        f"load the model in float32, and pass {'bf16' if dtype == 'bfloat16' else 'fp16'}=True for the computation",
-    )
-
-@check("living units")
-def living_units(seen: Evidence) -> Finding | None:
-    activations = ("ReLU", "ReLU6", "LeakyReLU", "GELU", "SiLU")
-    dead = [o for o in seen.first_step.layers if o.dead >= 0.9 and o.kind in activations]
-    if not dead: return None
-    return Finding(
-        "error",
-        f"{dead[0].dead:.0%} of the units of {dead[0].name} ({dead[0].kind}) give the same output for all samples",
-        "a dead unit gets no gradient, and stays dead",
-        "use smaller weights or another initialization before it, and normalized inputs",
-    )
 
 # %% ../../nbs/08_diagnostics/10_check.ipynb #e5a00bdf
 def peak_rates(optimizer: torch.optim.Optimizer) -> list[float]:
@@ -285,13 +53,41 @@ def learning_rate_for_weights(seen: Evidence) -> Finding | None:
     ]
     if not weights: raise Unavailable("no matrix gets a gradient")
     ratio = sorted(float(moved[id(p)]) / float(p.detach().norm()) for p in weights)[len(weights) // 2]
-    if 1e-7 < ratio < 1 or not math.isfinite(ratio): return None
+    steps = max(seen.learner.state.max_steps, 20)
+    if 2e-3 / steps < ratio < 1 or not math.isfinite(ratio): return None
     rate = format_value(max(rates))
     lost = "what the weights have learned, or begin with, is lost in one step"
     return Finding(
         "warning",
         f"one update at the rate {rate} moves the weights by {format_value(ratio)} times their size",
-        lost if ratio >= 1 else "it takes millions of steps to learn anything", "learn.lr_find() suggests a rate",
+        lost if ratio >= 1 else f"the {steps:,} steps of the run hardly move them", "learn.lr_find() suggests a rate",
+    )
+
+@check("norms and biases that are not drawn to 0")
+def norms_not_drawn_to_0(seen: Evidence) -> Finding | None:
+    seen.first_step
+    optimizer = seen.learner.run_state.optimizer
+    names = {id(p): name for name, p in seen.learner.model.named_parameters() if p.ndim == 1}
+    for group in optimizer.param_groups:
+        decay = float(group.get("weight_decay") or 0)
+        held = [names[id(p)] for p in group["params"] if id(p) in names]
+        # a decay that is part of the gradient is stronger than one beside it
+        is_part = isinstance(optimizer, (torch.optim.SGD, torch.optim.Adam)) and not group.get("decoupled_weight_decay")
+        if not held or decay < (0.05 if is_part and not isinstance(optimizer, torch.optim.AdamW) else 0.5): continue
+        return Finding(
+            "warning", f"{len(held)} norms and biases have a weight decay of {format_value(decay)}: {names_in_short(held)}",
+            "it draws the scales of norms, which begin at 1, to 0", "give them a group with weight_decay=0",
+        )
+    return None
+
+@check("a checkpoint that is used")
+def checkpoint_is_used(seen: Evidence) -> Finding | None:
+    path = seen.learner.args.resume_from_checkpoint
+    if not path or seen.learner.state.global_step: return None
+    return Finding(
+        "warning", f"resume_from_checkpoint={str(path)!r} is a setting for scripts, and the run is at step 0",
+        "train() does not read this setting, as in the Trainer, and starts anew",
+        "learn.train(resume_from_checkpoint=learn.args.resume_from_checkpoint)",
     )
 
 @check("a warm-up within the run")
@@ -347,6 +143,66 @@ def one_batch_can_be_learned(seen: Evidence) -> Finding | None:
         " tensors, a graph that is cut, or targets far from 0",
         "learn.show_batch(), learn.inspect(), and a look at the loss function",
     )
+
+@check("losses divided by the accumulation")
+def losses_are_divided(seen: Evidence) -> Finding | None:
+    learner, run = seen.learner, seen.learner.run_state
+    n = run.args.gradient_accumulation_steps
+    if n < 2 or not Step(learner).is_override: raise Unavailable("gradients are not accumulated by a training_step of your own")
+    window = (run.current.window or begin_step(learner).run.current.window)[:1]
+    def norm(times: int) -> float:
+        "Return the norm of the gradients where a step has the same micro-batch several times."
+        run.current.window = window * times
+        vars(run.args)["gradient_accumulation_steps"] = times
+        with seen.buffers_restored(): seen.take_step()
+        return math.sqrt(sum(float(p.grad.square().sum()) for p in run.params if p.grad is not None))
+    one, several = norm(1), norm(n)
+    run.current.window = None
+    vars(run.args)["gradient_accumulation_steps"] = n
+    if not one or not several > 0.75 * n * one: return None
+    return Finding(
+        "error", f"{n} equal micro-batches have {format_value(several / one)} times the gradient of one",
+        "training_step does not divide the loss, so that accumulation multiplies the learning rate",
+        "loss / self.current_gradient_accumulation_steps before the backward pass",
+    )
+
+@check("an evaluation in evaluation mode")
+def evaluation_in_evaluation_mode(seen: Evidence) -> Finding | None:
+    learner = seen.learner
+    if not is_overridden(learner, "prediction_step"): raise Unavailable("prediction_step is not overridden")
+    if seen.is_random: raise Unavailable("outputs are random")
+    def ask(seed: int) -> dict[str, torch.Tensor]:
+        "Return what an evaluation of the first batch returns."
+        with evaluation_mode(learner) as run:
+            seed_all(seed)
+            return collect_tensors(learner.prediction_step(run.wrapped_model, shallow_copy_batch(seen.batch), False))
+    one, other = ask(0), ask(1)
+    if all(torch.equal(t, other[name]) for name, t in one.items()): return None
+    return Finding(
+        "error", "prediction_step returns something else for the same batch when it is called again",
+        "it evaluates in training mode, with dropout, and batch norms learn from the evaluation set",
+        "take model.train() out of prediction_step",
+    )
+
+@check("gradients that begin at 0")
+def gradients_begin_at_0(seen: Evidence) -> Finding | None:
+    learner, run = seen.learner, seen.learner.run_state
+    own = {name: o for name, o in vars(learner).items() if isinstance(o, torch.optim.Optimizer) and o is not run.optimizer}
+    if not own: raise Unavailable("the Learner has no further optimizers")
+    seen.take_step()
+    params = {name: [p for g in o.param_groups for p in g["params"] if p.grad is not None] for name, o in own.items()}
+    # what is left over is seen in the gradients of the next step
+    for p in (p for each in params.values() for p in each): p.grad.fill_(1e6)
+    run.current.window = None
+    seen.take_step()
+    for name, each in params.items():
+        if not any(p.grad is not None and float(p.grad.abs().mean()) > 1e5 for p in each): continue
+        return Finding(
+            "error", f"the gradients of {name} still contain those of the step before",
+            "they grow from step to step: only the gradients of the Learner's own optimizer are cleared for you",
+            f"self.{name}.zero_grad() before the backward pass",
+        )
+    return None
 
 def fit_one_batch(
     seen: Evidence,
