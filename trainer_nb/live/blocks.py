@@ -244,7 +244,12 @@ def is_metric(name: str, value: object) -> bool:
 
 class MetricPoints:
     "Collect the metrics of a run as points; each update reads only what has been added since the last one."
-    def __init__(self): self.reset()
+    def __init__(
+        self,
+        ending: str = "",  # of the names of the metrics to collect
+    ):
+        self.ending = ending
+        self.reset()
 
     def reset(self):
         "Discard everything that was read."
@@ -263,7 +268,7 @@ class MetricPoints:
             for row in history.metric_rows[self.seen:]:
                 if history.rows.abandoned[row]: continue
                 for name, value in history.metrics[row].items():
-                    if is_metric(name, value):
+                    if name.endswith(self.ending) and is_metric(name, value):
                         self.values.setdefault(name, {})[row] = float(value)
             self.seen = len(history.metric_rows)
 
@@ -279,9 +284,9 @@ class MetricPoints:
             ]
         return points
 
-def read_metrics(history: History) -> dict[str, dict[int, float]]:
-    "Return the values of each metric by row, without timings and without the rows that were discarded."
-    metrics = MetricPoints()
+def read_metrics(history: History, ending: str = "") -> dict[str, dict[int, float]]:
+    "Return the values by row of each metric whose name has an ending, without the rows that were discarded."
+    metrics = MetricPoints(ending)
     metrics.update(history)
     return {name: dict(sorted(by_row.items())) for name, by_row in metrics.values.items()}
 

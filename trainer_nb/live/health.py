@@ -107,8 +107,8 @@ def find_evaluation_rise(
 # %% ../../nbs/10_live/07_health.ipynb #0fd0f651
 def evaluation_sentence(history: History, steps: np.ndarray, losses: np.ndarray) -> str | None:
     "Return a warning if the loss of an evaluation has risen exceptionally; otherwise None."
-    for name, by_row in read_metrics(history).items():
-        if not (name.startswith("eval_") and name.endswith("_loss")): continue
+    for name, by_row in read_metrics(history, "_loss").items():
+        if not name.startswith("eval_"): continue
         known = [(row, loss) for row, loss in by_row.items() if math.isfinite(loss)]
         best = find_evaluation_rise(np.array([loss for _, loss in known]))
         if best is None: continue
