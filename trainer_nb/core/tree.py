@@ -71,7 +71,6 @@ def is_library_module(module: str) -> bool:
 # %% ../../nbs/01_core/10_tree.ipynb #d3df993e
 SEQUENCES: dict[str, Any] = {c.__name__: c for c in (list, tuple, set, frozenset, collections.deque)}
 MAPPINGS: dict[str, Any] = {c.__name__: c for c in (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)}
-_BUILT_IN = (list, dict, set, frozenset, collections.deque, int, float, complex, str, bytes, bytearray)
 # of an optimizer; a schedule of torch's replaces `step` to note in `_opt_called` that it was called
 OPTIMIZER = frozenset("""defaults state param_groups step _warned_capturable_if_run_uncaptured _zero_grad_profile_name
     _opt_called""".split())
@@ -79,33 +78,6 @@ OPTIMIZER = frozenset("""defaults state param_groups step _warned_capturable_if_
 def has_state_dict(value: object) -> bool:
     "Return whether an object saves and loads its state itself."
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
-
-# by class: whether __dict__ is all that Python's protocol for copies knows of its objects
-_PLAIN_CLASSES: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
-
-def has_plain_dict(value: object) -> bool:
-    "Return whether __dict__ is all that Python's protocol for copies knows of an object."
-    cls = type(value)
-    known = _PLAIN_CLASSES.get(cls)
-    if known is None:
-        known = (
-            hasattr(value, "__dict__")
-            and cls.__reduce_ex__ is object.__reduce_ex__
-            and cls.__reduce__ is object.__reduce__
-            and cls.__getstate__ is object.__getstate__
-            and cls not in copyreg.dispatch_table
-            and not any(hasattr(cls, name) for name in ("__setstate__", "__getnewargs__", "__getnewargs_ex__"))
-            and not copyreg._slotnames(cls)
-            and not issubclass(cls, _BUILT_IN)
-        )
-        if known:
-            try:
-                # refused for an object with a part written in C
-                value.__reduce_ex__(4)
-            except TypeError:
-                known = False
-        _PLAIN_CLASSES[cls] = known
-    return known
 
 # %% ../../nbs/01_core/10_tree.ipynb #08730a72
 class Capture:
@@ -348,11 +320,7 @@ def _other(capture: Capture, value: Any, path: str) -> Any:
     # of data sets, which are no state, some save a state
     if has_state_dict(value) and not isinstance(value, torch.utils.data.DataLoader): return _stateful(capture, value, path)
     if capture.is_leaf(value): return capture.node(value, LeafNode(name_of(type(value))))
-    if not has_plain_dict(value): return _reduced(capture, value, path)
-    ref = capture.node(value)
-    kind = capture.function(type(value))
-    attributes = capture.attributes(vars(value), path)
-    return capture.fill(ref, ObjectNode(kind, "", [], attributes, None, None, None, None, None))
+    return _reduced(capture, value, path)
 
 def _stateful(capture: Capture, value: Any, path: str) -> Ref:
     try:
@@ -371,9 +339,10 @@ def _reduce(value: Any) -> tuple:
         found = reduce(value) if reduce is not None else value.__reduce_ex__(4)
     except Exception as error:
         raise Unsupported(f"is an object of {cls.__name__}, which cannot be copied ({error})") from None
-    if hasattr(value, "cache_clear"): raise Unsupported("is a function with a cache, which cannot be copied")
     # a name of a module
-    if isinstance(found, str): return (found,)
+    if isinstance(found, str):
+        if hasattr(value, "cache_clear"): raise Unsupported("is a function with a cache, which cannot be copied")
+        return (found,)
     if len(found) > 5 and found[5] is not None:
         raise Unsupported(f"is an object of {cls.__name__}, which is restored by a function of its own")
     return (*found, None, None, None)[:5]

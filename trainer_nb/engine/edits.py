@@ -25,7 +25,6 @@ from ..core.tree import MAPPINGS, SEQUENCES, is_resource, of_library
 from .overrides import TrainerBase
 from .state_holders import FEW_NODES, HOOK_TABLES, LEARNER, Holder, editable_holders
 
-
 # %% ../../nbs/06_engine/14_edits.ipynb #96c14ff8
 # levels of containers and objects in an attribute
 _MOST_LEVELS = 6

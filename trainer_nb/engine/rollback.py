@@ -407,5 +407,3 @@ class FullBackup:
         run.optimizer.state.update(self.state)
         run.optimizer.param_groups[:] = [group for group, _ in self.groups]
         restore_dicts(self.groups + self.schedule)
-
-

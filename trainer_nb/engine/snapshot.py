@@ -207,4 +207,3 @@ def differences(a: Snapshot, b: Snapshot) -> list[str]:
     return [n for n in {**a.tensors, **b.tensors} if not n.startswith("user/") and not same(n)] + [
         k for k in {**x, **y} if not is_identical(x.get(k), y.get(k))
     ] + differ
-

@@ -308,8 +308,6 @@ def gather_logs(learner: TrainerBase) -> None:
     own_logs = [(to_numbers(logs), weight) for logs, weight in run.current.pending_logs]
     run.current.pending_logs = [part for parts in world.all_gather_object(own_logs) for part in parts]
 
-
-
 # %% ../../nbs/06_engine/20_step.ipynb #2b6a4993
 def commit_step(step: Step) -> StepResult:
     """Update the weights and count the step; return its results.
