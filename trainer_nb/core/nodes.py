@@ -35,7 +35,7 @@ class Ref(int):
 # %% ../../nbs/01_core/09_nodes.ipynb #665256ac
 class BytesPlace(NamedTuple):
     "Name the tensor that holds the bytes of a tensor or an array."
-    kind: str = "none"   # a "whole" tensor; "packed" into one with others; a view in a "region"; a view of a "held" one
+    kind: str = "none"   # a "whole" tensor; a view in a "region"; a view of a "held" one
     name: str = ""       # of that tensor in the tree, or of the held one
     offset: int = 0      # in bytes from its beginning
 
@@ -170,9 +170,6 @@ def name_of(function: Any) -> str:
     return f"{getattr(function, '__module__', None) or 'builtins'}:{getattr(function, '__qualname__', type(function).__qualname__)}"
 
 # %% ../../nbs/01_core/09_nodes.ipynb #f8c3849e
-# bytes up to which tensors are packed together
-SMALL = 2048
-
 def local(t: torch.Tensor) -> torch.Tensor:
     "Return the part of a distributed tensor that this process has; any other tensor itself."
     return t._local_tensor if is_distributed(t) else t
@@ -245,7 +242,7 @@ class Memory:
         tree: Tree,
         held: Mapping[str, torch.Tensor],  # tensors that are captured elsewhere
     ) -> None:
-        "Give each node its place, and the tree its tensors: larger ones are not copied."
+        "Give each node its place, and the tree its tensors: those of the values, which are not copied, and regions."
         spans = sorted(((*memory_span(piece.value), piece) for piece in self.pieces), key=lambda span: span[:3])
         known = sorted((*memory_span(t), name) for name, t in held.items())
         # device, end, and pieces of which each overlaps another
@@ -259,25 +256,14 @@ class Memory:
                 groups[-1] = device, max(end, groups[-1][1]), [*groups[-1][2], (start, piece)]
             else:
                 groups.append((device, end, [(start, piece)]))
-        small: dict[tuple, list[tuple[Piece, torch.Tensor]]] = {}
         for device, end, pieces in groups:
             piece = pieces[0][1]
             is_simple = isinstance(piece.value, np.ndarray) or is_distributed(piece.value) or has_own_memory(compact(piece.value))
             if len(pieces) > 1 or not is_simple:
                 _settle_region(tree, self.prefix, device, end, pieces)
                 continue
-            content = _content(piece.value)
-            if content.nbytes <= SMALL and not is_distributed(content):
-                small.setdefault((device, content.dtype), []).append((piece, content))
-            else:
-                _set_place(tree, piece, BytesPlace("whole", _store(tree, f"{self.prefix}{piece.path}", content)))
-        for (device, dtype), contents in small.items():
-            joined = torch.cat([t.reshape(-1) for _, t in contents])
-            name = _store(tree, f"{self.prefix}small/{device}/{str(dtype).removeprefix('torch.')}", joined)
-            offset = 0
-            for piece, t in contents:
-                _set_place(tree, piece, BytesPlace("packed", name, offset))
-                offset += t.nbytes
+            name = _store(tree, f"{self.prefix}{piece.path}", _content(piece.value))
+            _set_place(tree, piece, BytesPlace("whole", name))
 
 def _set_place(tree: Tree, piece: Piece, place: BytesPlace) -> None:
     tree.nodes[piece.ref] = tree.nodes[piece.ref]._replace(place=place)
@@ -331,9 +317,6 @@ def node_value(
     t = tree.tensors[name]
     if kind == "region": return region_view(t.cpu() if is_array else t, node, offset)
     if is_array: return np.frombuffer(t.cpu().numpy(), dtype, math.prod(node.shape), offset).reshape(node.shape)
-    if kind == "packed":
-        size = [1 if not s and n > 1 else n for n, s in zip(node.shape, node.stride)]
-        t = t[offset // dtype.itemsize:][:math.prod(size)].view(size)
     return t if tuple(t.shape) == node.shape or is_distributed(t) else t.expand(node.shape)
 
 def available_device(name: str) -> torch.device:
@@ -419,8 +402,12 @@ class Content:
         if not self.tensors and len(text) < 24: return text
         seen = hashlib.sha256("\n".join(self.words).encode())
         for t in self.tensors:
-            is_array = isinstance(t, np.ndarray)
-            seen.update(t.tobytes() if is_array else local(t).detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+            if isinstance(t, np.ndarray):
+                seen.update(t.tobytes())
+                continue
+            # a copy: a tensor whose memory numpy has seen cannot be resized any more
+            flat = local(t).detach().to("cpu", copy=True).contiguous().reshape(-1)
+            seen.update(flat.view(torch.uint8).numpy().data)
         return seen.hexdigest()[:24]
 
     @property

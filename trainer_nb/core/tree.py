@@ -139,7 +139,7 @@ class Capture:
         return self.node(value, LeafNode(name_of(type(value))))
 
     def finish(self) -> Tree:
-        "Return the tree. Its larger tensors are those of the values themselves, to be copied by the caller."
+        "Return the tree. Its tensors are those of the values themselves, to be copied by the caller."
         if self.memory.pieces:
             self.memory.settle(self.tree, {n: t for n, t in self.held.items() if isinstance(t, torch.Tensor)})
         return self.tree
