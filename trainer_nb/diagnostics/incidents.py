@@ -102,7 +102,8 @@ def describe_samples(past: Past) -> tuple[str, bool]:
     if not far or 2 * len(far) > len(losses): return "no sample stands out in its batch", False
     named = name_samples(past, past.learner.run_state.current.window, k, far, len(losses))
     several = "up to " if len(far) > 1 else ""
-    return f"the loss of {named} is {several}{format_value(highest)}, the median of its batch {format_value(usual)}", True
+    high, middle = format_value(highest), format_value(usual)
+    return f"the loss of {named} is {several}{high}, the median of its batch {middle}", True
 
 def describe_norms(before: dict[str, float], at: dict[str, float]) -> str:
     "Describe the layer whose gradient has grown most."
@@ -168,6 +169,8 @@ def losses_do_not_jump(past: Past) -> Finding | None:
     before = layer_norms(past)
     past.go_to(first - 1)
     samples, are_samples = describe_samples(past)
+    # losses of a game of two networks, and noise, rise a little and come back
+    if len(calm) and calm[0] < 2 * BACK and not are_samples and loss < 3 * usual: return None
     norms = describe_norms(before, layer_norms(past))
     tried = try_lines(past, first, limit)
     meaning = "the cause are the weights before this step, or its batch as a whole"
@@ -181,7 +184,9 @@ def losses_do_not_jump(past: Past) -> Finding | None:
     )
 
 # %% ../../nbs/08_diagnostics/14_incidents.ipynb #929d4ec3
-STILL = 50      # steps that tell
+STILL = 50      # steps that tell, and LONG without a rate that helps
+LONG = 100
+TREND = 2.5     # standard errors of a rank correlation
 SIGNIFICANCE = 4.0   # standard errors of the difference of two medians
 # of a MAD, for the standard error of the median of one normal variable
 MEDIAN_ERROR = 1.4826 * 1.25
@@ -193,24 +198,29 @@ def is_lower(later: np.ndarray, earlier: np.ndarray, least: float) -> bool:
     return median(earlier) - median(later) > needed
 
 def has_fallen(losses: np.ndarray) -> bool:
-    "Return whether any later losses are below the first ones."
+    "Return whether losses fall from step to step, or any later ones are below the first ones."
+    # Spearman's rank correlation with the step, in standard errors
+    ranks = losses.argsort().argsort()
+    if losses.min() < losses.max() and np.corrcoef(ranks, np.arange(len(losses)))[0, 1] * math.sqrt(len(losses) - 1) < -TREND: return True
     n = int(np.clip(len(losses) // 10, 10, 50))
     start, *later = (losses[i:i + n] for i in range(0, len(losses) - n + 1, n))
     return is_lower(min(later, key=median), start, 0.001)
 
 def try_rates(past: Past, steps: int) -> float | None:
-    "Return a rate with which the loss falls below that of the run, from the first step on; None without one."
+    "Return the rate with which the loss falls most from the first step on, below that of the run; None without one."
     until = time.monotonic() + past.seconds
     peak = float(past.rates.max())
     rates = [float(f"{peak * 10.0 ** k:.2g}") for k in (1, -1, 2, -2, 3, 4, 5)]
+    reached: dict[float, float] = {}
     for rate in [rate for rate in rates if 1e-7 < rate <= 1]:
         past.go_to(0)
         change_settings(past.learner, {"learning_rate": rate})
         losses: list[float] = []
         while len(losses) < steps and time.monotonic() < until: losses.append(float(past.take().loss))
-        if len(losses) < steps: return None
-        if np.isfinite(losses).all() and is_lower(np.array(losses[-20:]), past.losses[-STILL:], 0.05): return rate
-    return None
+        if len(losses) < steps: break
+        last = np.array(losses[-20:])
+        if np.isfinite(losses).all() and is_lower(last, past.losses[-STILL:], 0.05): reached[rate] = median(last)
+    return min(reached, key=lambda rate: reached[rate], default=None)
 
 @incident("losses that fall")
 def losses_fall(past: Past) -> Finding | None:
@@ -234,7 +244,7 @@ def losses_fall(past: Past) -> Finding | None:
     if is_constant and not past.norms[tail].any():
         return Finding(
             "error", f"{seen}, and the norm of the gradient is 0",
-            "the loss does not depend on a trained weight: a detach(), units that are all dead, or labels that do not count",
+            "the loss depends on no trained weight: a detach(), units that are all dead, or labels that do not count",
             "learn.reset(); learn.check()",
         )
     meaning, do = "no weight changes what the loss depends on", "learn.check()"
@@ -242,6 +252,7 @@ def losses_fall(past: Past) -> Finding | None:
         seen = f"{seen}; {changes_before(past, int(past.steps[-1]))}"
         steps = min(len(losses), 3 * STILL)
         rate = try_rates(past, steps)
+        if rate is None and len(losses) < LONG: return None
         meaning = "no other rate was found that helps: data, loss function or model"
         if rate is not None:
             meaning = f"with learning_rate={rate:g} it falls within {steps} steps"
@@ -294,8 +305,8 @@ def evaluations_do_not_rise(past: Past) -> Finding | None:
         past.go_to(step, f"{name} was lowest at step {step}, and ")
         return Finding(
             "warning",
-            f"{name} was {format_value(low)} at step {step}, its lowest value, and is {format_value(float(losses[-1]))} at"
-            f" step {values[-1][0]}; the training loss went on from {format_value(float(training[0].mean()))} to"
+            f"{name} was {format_value(low)} at step {step}, its lowest value, and is"
+            f" {format_value(float(losses[-1]))} at step {values[-1][0]}; the training loss went on from {format_value(float(training[0].mean()))} to"
             f" {format_value(float(training[1].mean()))}",
             "overfitting: the model learns the samples by heart; more data, augmentation, weight_decay or fewer epochs",
             f"learn.rewind(to={step}); learn.stop()",
