@@ -258,7 +258,7 @@ def find_run_start(learner: TrainerBase) -> RunStart:
 # acts whose effects no snapshot undoes
 LASTING_ACTS = ("launch", "close")
 # acts that the script repeats in another way, or does not need
-_IMPLIED_ACTS = ("checkpoint", "load_best", "resume", "restart", "special_tokens")
+_IMPLIED_ACTS = ("checkpoint", "load_best", "resume", "restart", "special_tokens", "finding", "correction")
 _RETURNS = ("rewind", "restore", "reset")
 # acts of which the journal does not contain the object
 _OBJECT_ACTS = ("by hand", "train_dataset", "data_collator", "loss_func", "compute_loss_func", "override", "add_callback",
