@@ -79,6 +79,12 @@ def get_last_checkpoint(folder: str | Path):
     return get_last_checkpoint(folder)
 
 
+def patch_transformers():
+    "Let trainers of other packages derive from `Learner`; see `trainer_nb.aliases.patch_transformers`."
+    from .aliases import patch_transformers
+    return patch_transformers()
+
+
 @checked
 def follow(path: str | Path, also=()):
     "Show a live view of a run in another process, read from its log; see `trainer_nb.live.follow`."
@@ -95,7 +101,7 @@ __all__ = [
     "ProgressCallback", "Record", "Records", "ReportCallback", "Seq2SeqTrainer",
     "Seq2SeqTrainingArguments", "Snapshot", "TextSamplesCallback", "TrainOutput", "Trainer", "TrainerCallback", "TrainerControl",
     "TrainerState", "TrainingArguments", "compare", "default_data_collator", "differences", "follow",
-    "get_last_checkpoint", "metrics", "pack_dataset", "parse_args", "run_tree", "set_seed", "show_trained_tokens", "text_samples",
+    "get_last_checkpoint", "metrics", "pack_dataset", "parse_args", "patch_transformers", "run_tree", "set_seed", "show_trained_tokens", "text_samples",
     "tokenize_chat",
 ]
 

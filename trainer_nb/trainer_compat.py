@@ -11,10 +11,12 @@ from types import FunctionType
 from typing import Any, NoReturn
 
 import torch
+from torch.utils.data import DataLoader
 
 from .args.deepspeed_args import is_deepspeed_enabled
 from .core.errors import find_hints, is_misspelling, missing_attribute_error, of_package, warn
 from .device.weight_storage import is_model_parallel
+from .engine.dataloaders import make_loader
 from .live.model_card import dataset_name, describe_datasets, draft_model_card, is_foreign_card
 from .live.model_card import write_model_card
 
@@ -121,6 +123,11 @@ class TrainerCompatMixin:
     def get_sp_size(self) -> int: return 1   # processes that share a sequence (sequence parallelism)
     def _get_learning_rate(self) -> float: return self.optimizer.param_groups[0]["lr"]
     def create_accelerator_and_postprocess(self): return self.accelerator   # created on first access
+    # called by overrides of get_train_dataloader in trainers of other packages
+    def _get_dataloader(
+        self, dataset, description: str, batch_size: int, sampler_fn=None, is_training=False, dataloader_key=None,
+    ) -> DataLoader:
+        return make_loader(self, dataset, description.lower(), batch_size, sampler_fn)
     # a trial has its own learner, whose output_dir is the trial's folder
     def _get_output_dir(self, trial=None):
         return self.args.output_dir
@@ -190,12 +197,24 @@ class TrainerCompatMixin:
         raise missing_attribute(self, name)
 
 # %% ../nbs/trainer_compat.ipynb #dd328063
-def check_overrides(cls):
+# overrides that need not be called: what they read from a checkpoint of the Trainer is part of each checkpoint here
+DISPENSABLE = {
+    "sentence_transformers": ("_load_from_checkpoint", "_push_from_checkpoint"),
+    "trl": ("_load_optimizer_and_scheduler",),
+}
+
+def check_overrides(cls: type) -> None:
     "Raise TypeError for a subclass that overrides a method which the loop does not call."
+    if any(c.__module__.split(".")[0] == "setfit" for c in cls.__mro__):
+        raise TypeError(
+            "SetFit's trainer replaces the function that calls callbacks, so it cannot be a learner; train its"
+            " model_body with sentence_transformers' SentenceTransformerTrainer."
+        )
     for name, why in find_hints("overrides").items():
         owner = next((c for c in cls.__mro__ if name in vars(c)), None)
-        if owner is not None and owner.__module__.split(".")[0] != "trainer_nb":
-            raise TypeError(f"{owner.__name__}.{name} would have no effect: it {why}.")
+        package = None if owner is None else owner.__module__.split(".")[0]
+        if package in (None, "trainer_nb") or name in DISPENSABLE.get(package, ()): continue
+        raise TypeError(f"{owner.__name__}.{name} would have no effect: it {why}.")
 
 # %% ../nbs/trainer_compat.ipynb #c0ffee02
 # methods that the loops of Lightning and fastai call

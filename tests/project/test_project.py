@@ -68,7 +68,7 @@ def default_exp(path):
     return names[0] if names else None
 
 
-ROOF = ["trainer_compat", "learner"]   # the modules above all chapters, in the order of their imports
+ROOF = ["trainer_compat", "learner", "aliases"]   # the modules above all chapters, in the order of their imports
 
 
 def place(module):

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, asdict, dataclass, fields
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Self, TypedDict, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict, cast
 
 import torch
 
@@ -31,6 +31,7 @@ from .validation import UNSUPPORTED, check_setting, matches_type, tracker_names
 from ..display.tables import html_table
 
 if TYPE_CHECKING:
+    from accelerate import DeepSpeedPlugin, PartialState
     from trainer_nb.args.keywords import TrainingArgumentsKwargs
 
 # %% ../../nbs/02_args/08_training_args.ipynb #1d774ad3
@@ -155,9 +156,9 @@ class TrainingArguments(CheckedNames, ArgumentSetters, SettingFields):
         if isinstance(counted, bool):
             self.include_num_input_tokens_seen = "all" if counted else "no"
         # dictionaries given as JSON
-        for name, kind in field_types(TrainingArguments).items():
+        for name in self._VALID_DICT_FIELDS:
             value = getattr(self, name)
-            if not isinstance(value, str) or not matches_type({}, kind): continue
+            if not isinstance(value, str): continue
             # other fields accept the path of a file, or pairs
             if not value.lstrip().startswith("{") and not name.endswith("_kwargs"): continue
             try:
@@ -276,6 +277,7 @@ class TrainingArguments(CheckedNames, ArgumentSetters, SettingFields):
 
     # as in the Trainer: unset, and the model is moved to its device
     place_model_on_device = None
+    _VALID_DICT_FIELDS: ClassVar[list[str]]
 
     @property
     def world_size(self) -> int: return Ranks.from_environment().world_size
@@ -296,6 +298,20 @@ class TrainingArguments(CheckedNames, ArgumentSetters, SettingFields):
     def n_gpu(self) -> int: return int(self.device.type == "cuda")
     @property
     def ddp_timeout_delta(self) -> timedelta: return timedelta(seconds=self.ddp_timeout)
+
+    # read by trainers of other packages, before the run is prepared
+    @property
+    def distributed_state(self) -> PartialState:
+        "Return Accelerate's state of the processes; make it if it is not there."
+        from accelerate import PartialState
+        connect_processes(self.use_cpu, self.ddp_timeout_delta, self.ddp_backend)
+        return PartialState()
+    @property
+    def deepspeed_plugin(self) -> DeepSpeedPlugin | None:
+        "Return a plugin of Accelerate for the configuration of DeepSpeed; None without DeepSpeed."
+        if not is_deepspeed_enabled(self): return None
+        from accelerate import DeepSpeedPlugin
+        return DeepSpeedPlugin(hf_ds_config=self.deepspeed)
 
     def get_process_log_level(self) -> int:
         """Return the `logging` level of this process: `log_level` if
@@ -328,6 +344,10 @@ class TrainingArguments(CheckedNames, ArgumentSetters, SettingFields):
 # after the class, because a dataclass takes an attribute of this name for the default
 for _name, _enum in ENUM_FIELDS.items():
     setattr(TrainingArguments, _name, enum_property(_name, _enum, TrainingArguments.defaults()[_name]))
+# fields that may be given as JSON; subclasses add their own, under the Trainer's name for the list
+TrainingArguments._VALID_DICT_FIELDS = [
+    name for name, kind in field_types(TrainingArguments).items() if matches_type({}, kind)
+]
 # as in the Trainer, report_to is read as a list
 TrainingArguments.report_to = property(  # type: ignore[assignment]
     lambda args: tracker_names(vars(args)["report_to"]),

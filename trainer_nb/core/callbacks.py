@@ -560,7 +560,8 @@ def bound_handler(learner: EventSource) -> CallbackHandler:
     return handler
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #70d6ec2c
-# The events after which generators are seeded before they are used. An optimizer may draw numbers for stochastic rounding:
+# The events after which generators are seeded before they are used. An optimizer may draw numbers for stochastic
+# rounding:
 # so the events between the forward pass and the end of the update leave the generators as they are.
 _SEEDED_EVENTS = {
     event: number

@@ -319,6 +319,8 @@ class GeneratorSeeds:
         ]
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
+# in place of the seed of a position: generators of torch begin with their own seeds
+OWN_SEED = -1
 
 class OwnGenerators:
     "Find the generators that an object holds, and seed them for a block."
@@ -388,7 +390,8 @@ class OwnGenerators:
 
     def seeded(
         self,
-        place: int | None,  # seed of the position in the run; None: the global generators are seeded for it
+        # seed of the position in the run, or OWN_SEED; None: the global generators are seeded for it
+        place: int | None,
     ) -> AbstractContextManager[None]:
         "Seed the generators inside the block; restore their states when it ends."
         return self._seeded(place) if self.find() else _NOTHING
@@ -400,7 +403,9 @@ class OwnGenerators:
         found = list(self.found.items())
         before = [generator_state(generator, spawns=False) for _, generator in found]
         for name, generator in found:
-            set_own_seed(generator, mix_seed(self.seeds.seed_of(name, generator), place))
+            seed = self.seeds.seed_of(name, generator)
+            keeps_seed = place == OWN_SEED and isinstance(generator, torch.Generator)
+            set_own_seed(generator, seed if keeps_seed else mix_seed(seed, place))
         try:
             yield
         finally:

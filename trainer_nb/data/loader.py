@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
+from accelerate.data_loader import BatchSamplerShard, IterableDatasetShard
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..core.seeding import SEED_FETCH, SEED_ORDER, GeneratorSeeds, making_batch, mix_seed, preserve_generators
@@ -174,6 +175,17 @@ class Dispatcher:
             source.close()
 
 # %% ../../nbs/03_data/04_loader.ipynb #64335001
+def unprepared(loader: Any) -> Any:
+    "Return the loader that Accelerate's `prepare()` was given: the run divides the batches and moves them itself."
+    if not hasattr(loader, "base_dataloader"): return loader
+    loader = copy.copy(loader.base_dataloader)
+    for name in ("batch_sampler", "dataset"):
+        part = getattr(loader, name)
+        if isinstance(part, (BatchSamplerShard, IterableDatasetShard)):
+            # past DataLoader.__setattr__, which forbids it
+            vars(loader)[name] = getattr(part, name)
+    return loader
+
 class ResumableLoader:
     "Read micro-batches of the training data from any cursor on."
     def __init__(
@@ -186,8 +198,7 @@ class ResumableLoader:
         # of the run that trains on these data; None: of other data, such as an evaluation's
         run_seeds: GeneratorSeeds | None = None,
     ):
-        if isinstance(loader, DividedLoader):
-            loader = loader.whole()
+        loader = loader.whole() if isinstance(loader, DividedLoader) else unprepared(loader)
         self.loader = loader
         self.seeds = GeneratorSeeds() if run_seeds is None else run_seeds
         self.source = make_source(loader, seed, share, scatter is not None, run_seeds)

@@ -33,7 +33,7 @@ from ..core.errors import short_repr
 from ..core.interrupts import BATCH_WAIT, InterruptGuard
 from ..core.nodes import Content, Tree, Unsupported
 from ..core.put import MISSING, Put, class_finder
-from ..core.seeding import MAKING_BATCH, SEED_FETCH, SEED_ORDER, GeneratorSeeds, OwnGenerators
+from ..core.seeding import MAKING_BATCH, OWN_SEED, SEED_FETCH, SEED_ORDER, GeneratorSeeds, OwnGenerators
 from ..core.seeding import making_batch, mix_seed, preserve_generators, seed_all
 from ..core.tree import Capture, is_resource, of_library
 from .collate import RemoveColumns, default_data_collator
@@ -65,8 +65,8 @@ def seeded_for_epoch(
 ) -> Iterator[None]:
     "Seed the global generators and those of an object for an epoch inside the block; restore their states when it ends."
     place = mix_seed(seed, SEED_ORDER, epoch)
-    # an epoch is also prepared outside of steps
-    with preserve_generators(), own.seeded(place):
+    # an epoch is also prepared outside of steps; the order of the first one is that of a plain loop over the loader
+    with preserve_generators(), own.seeded(place if epoch else OWN_SEED):
         seed_all(place)
         yield
 
@@ -408,7 +408,8 @@ class BatchSource:
         self._workers = None
 
 # %% ../../nbs/03_data/02_sources.ipynb #876ff313
-# A plan of the batches of an epoch has the number of its `samples`, `iterate_from(position)`, and `left(position)`, the number
+# A plan of the batches of an epoch has the number of its `samples`, `iterate_from(position)`, and `left(position)`,
+# the number
 # of batches after a position.
 class _SlicedPlan:
     "Cut an order (a tensor or a range) into batches; `size` is that of one process."

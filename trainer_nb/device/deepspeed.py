@@ -205,7 +205,8 @@ class GradientOrder(PassComparison):
         super()._check(name)
         index = len(self._current) - 1
         if self._expected is None or self._expected[index : index + 1] == [name]: return
-        # All have deviated alike: they go on in an order that they had before, if one begins like this. So passes that take
+        # All have deviated alike: they go on in an order that they had before, if one begins like this. So
+        # passes that take
         # turns, such as those of two losses, are compared once each, not at each parameter.
         self._expected = next((o for o in self._orders if o[: index + 1] == self._current), self._expected)
 
@@ -437,7 +438,8 @@ class DeepSpeedModel(Strategy):
         if self._clips_as_args:
             self.engine.optimizer.clip_grad = self._args.max_grad_norm
         if self._accumulates and self._offloads and self.stage >= 2:
-            # the last backward pass has copied the gradients of the parameters that it has reached, not those of the others
+            # the last backward pass has copied the gradients of the parameters that it has reached, not
+            # those of the others
             self.engine.optimizer.finalize_gradient_accumulation_boundary()
         self.engine.step()
         clear_kept_gradients(self.engine.optimizer)

@@ -241,7 +241,8 @@ def describe_unusual(layers: list[LayerStats]) -> list[str]:
     for o in layers:
         # all tokens of a batch may be of one type
         if o.dead >= DEAD_WARNING and o.kind != "Embedding":
-            # nothing passes a layer that is dead as a whole: the updates before it vanish, so those behind it look large
+            # nothing passes a layer that is dead as a whole: the updates before it vanish, so those
+            # behind it look large
             grade = 1.5 if o.dead == 1 else 3
             found.append((grade, -o.dead, f"{o.name}: {o.dead:.0%} of its units are dead"))
         if o.saturated >= DEAD_WARNING:

@@ -111,7 +111,8 @@ class AsOnGpu(TorchFunctionMode):
             args, kwargs = tree_map_only(torch.Tensor, lambda t: t.float() if t.dtype is self.low else t, (args, kwargs))
         if not isinstance(func, FunctionType) or func.__module__ != F.__name__ or func in self.inside:
             return func(*args, **kwargs)
-        # what a function in Python calls is to be replaced, too; as it stands, it would only ask for its own replacement
+        # what a function in Python calls is to be replaced, too; as it stands, it would only ask for its own
+        # replacement
         body = FunctionType(func.__code__, func.__globals__ | NOT_REPLACED, func.__name__, func.__defaults__, func.__closure__)
         body.__kwdefaults__ = func.__kwdefaults__
         self.inside.add(func)

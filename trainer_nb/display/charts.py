@@ -9,13 +9,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .panels import LineSeries, Panel, panel_to_text
+import numpy as np
+
+from .panels import Heatmap, Histogram, LineSeries, Panel, panel_to_text
 from .pictures import picture_html
 from .svg import render_svg
-from .tables import escape_html, to_frame
+from .tables import escape_html
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from plotly.graph_objects import Figure
 
 # %% ../../nbs/00_display/04_charts.ipynb #c1027a17
 SVG_MIME = "image/svg+xml"
@@ -32,6 +34,29 @@ class PanelDisplay:
     def said(self) -> list[str]:
         "Return the text above the panels, one sentence per line."
         return []
+
+    def figure(self) -> Figure:
+        "Return the lines, bars and heat maps of the panels as a plotly figure, to change it or to add to it."
+        from plotly.subplots import make_subplots
+        panels = self.panels()
+        columns = max(1, min(self.columns, len(panels)))
+        figure = make_subplots(max(1, -(-len(panels) // columns)), columns, subplot_titles=[p.title for p in panels])
+        for i, panel in enumerate(panels):
+            cell = {"row": i // columns + 1, "col": i % columns + 1}
+            for element in panel.things:
+                if isinstance(element, LineSeries):
+                    mode = "markers" if element.style == "points" else "lines"
+                    figure.add_scatter(x=list(element.x), y=list(element.y), name=element.name, mode=mode, **cell)
+                elif isinstance(element, Histogram):
+                    edges = np.asarray(element.edges)
+                    figure.add_bar(x=(edges[1:] + edges[:-1]) / 2, y=element.counts, name=element.name, **cell)
+                elif isinstance(element, Heatmap):
+                    figure.add_heatmap(x=element.x, y=element.rows, z=np.asarray(element.values), **cell)
+                elif element.y is None:
+                    figure.add_vline(element.x, line={"dash": "dot", "width": 1}, **cell)
+            figure.update_xaxes(title_text=panel.x, type="log" if panel.xlog else None, **cell)
+            figure.update_yaxes(title_text=panel.y, type="log" if panel.ylog else None, **cell)
+        return figure
 
     def svg(self) -> str:
         "Return the panels as an SVG document."
@@ -94,10 +119,3 @@ class Chart(PanelDisplay):
 
     def panels(self) -> list[Panel]: return self._panels
     def said(self) -> list[str]: return self._said
-
-    def frame(self) -> pd.DataFrame:
-        "Return a pandas DataFrame with a row for each point of the lines, for charts of other libraries."
-        return to_frame([
-            {"panel": panel.title, "line": line.name, "x": x, "y": y}
-            for panel in self._panels for line in panel.of(LineSeries) for x, y in zip(line.x, line.y)
-        ])

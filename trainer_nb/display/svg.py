@@ -346,7 +346,8 @@ def label_rows(
     rows: list[int | None] = [0 if mark.word else None for mark in marks]
     pixels = [float(x([mark.x])[0]) for mark in marks]
     middle = (x.a + x.b) / 2
-    # Labels point inwards. From the edges to the middle, a moment under a label begins below it, and its line does not cross it.
+    # Labels point inwards. From the edges to the middle, a moment under a label begins below it, and its line
+    # does not cross it.
     for i in sorted(range(len(marks)), key=lambda i: min(pixels[i], x.a + x.b - pixels[i])):
         if marks[i].y is not None or not marks[i].word: continue
         px, width = pixels[i], text_width(marks[i].word, 10.5) + 8

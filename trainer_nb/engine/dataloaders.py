@@ -292,10 +292,21 @@ def make_test_loader(learner: TrainerBase, dataset: Any) -> DataLoader:
         raise ValueError("There is no data set to predict on; call predict(dataset).")
     if isinstance(dataset, DataLoader): return dataset
     check_dataset(dataset, "the data set")
-    dataset, collate = _select_columns(learner, dataset, "evaluation")
-    options = _loader_options(learner.args, per_process_batch_size(learner, learner.args.eval_batch_size), collate)
+    batch_size = per_process_batch_size(learner, learner.args.eval_batch_size)
+    return make_loader(learner, dataset, "evaluation", batch_size, learner._get_eval_sampler)
+
+def make_loader(
+    learner: TrainerBase,
+    dataset: Any,
+    description: str,  # "training" or "evaluation", for messages
+    batch_size: int,
+    sampler_of: Callable[[Any], Sampler | None] | None,  # returns the sampler of a data set that can be indexed
+) -> DataLoader:
+    "Return a loader of the columns that the model uses, in the order of a sampler."
+    dataset, collate = _select_columns(learner, dataset, description)
+    options = _loader_options(learner.args, batch_size, collate)
     if is_iterable_only(dataset): return DataLoader(to_iterable_dataset(dataset), **options)
-    return DataLoader(dataset, sampler=learner._get_eval_sampler(dataset), **options)
+    return DataLoader(dataset, sampler=None if sampler_of is None else sampler_of(dataset), **options)
 
 # %% ../../nbs/06_engine/07_dataloaders.ipynb #30bca202
 # data sets within data sets

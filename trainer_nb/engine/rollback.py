@@ -58,7 +58,8 @@ def put_values(kept: Iterable[KeptValues]) -> bool:
 class UserBackup:
     "Back up the attributes that change before the update, before each step."
     def __init__(self, run: RunState):
-        # weak, because the run holds its backups: a learner that is deleted is freed at once, without the garbage collector
+        # weak, because the run holds its backups: a learner that is deleted is freed at once, without the
+        # garbage collector
         self._run = weakref.ref(run)
         # spent: seconds of observation
         self.observing = True

@@ -182,7 +182,8 @@ class VerbState:
     num_pushed_tasks: int = 0              # tasks that the current one has put at the head of the queue
     # values that were logged while the model is in evaluation mode, which are not the step's; None: it is not
     eval_logs: list[dict] | None = None
-    # of the loop's evaluation: those that it has completed, and those of them that it has not returned again after an error
+    # of the loop's evaluation: those that it has completed, and those of them that it has not returned again
+    # after an error
     evaluations: tuple[list, list] | None = None
     requested_by: str = ""                 # "callback" while a change that a callback requested is applied
 

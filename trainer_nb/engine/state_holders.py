@@ -16,7 +16,8 @@ import torch
 
 from ..core.callbacks import exported_state
 from ..core.seeding import FUNCTIONS, GENERATOR_TYPES
-from ..core.tree import OPTIMIZER, cached, has_state_dict, is_resource, of_library
+from ..core.errors import of_package
+from ..core.tree import MAPPINGS, OPTIMIZER, SEQUENCES, cached, has_state_dict, is_resource, of_library
 from ..data.sources import MapSource
 from ..device.strategy import WRAPPER_ATTRIBUTES, module_class, wrapper_attributes
 from .dataloaders import data_parts
@@ -82,8 +83,17 @@ def _is_value(v: object) -> bool:
     is_configuration = hasattr(v, "__dict__") and "configuration" in type(v).__module__ and not is_resource(v)
     return is_plain_data(v) or _has_state(v) or is_configuration
 
+def _holds_values(v: object) -> bool:
+    "Return whether a value is a number, a string, a tensor or a generator, or a container of such values."
+    kind = type(v)
+    if kind in (*SEQUENCES.values(), *MAPPINGS.values()):
+        inner = (*v, *v.values()) if isinstance(v, dict) else tuple(cast(Iterable, v))
+        return all(map(_holds_values, inner))
+    return kind in SCALAR_TYPES or _has_state(v)
+
 COPIED_KINDS: dict[str, Callable[[Any], bool]] = {
     "all": lambda v: True,                                          # of objects of user code
+    "trainer": _holds_values,                                       # of learners whose class another package defines
     "data": lambda v: True,                                         # of data sets and collators, if they are small
     "library": _is_value,                                           # of modules of installed packages
     "settings": is_plain_data,                                      # of torch's own modules
@@ -94,7 +104,7 @@ COPIED_KINDS: dict[str, Callable[[Any], bool]] = {
     "generators": is_generator,
 }
 # kinds of objects of libraries, which may add attributes that are not state
-LIBRARY_KINDS = ("library", "settings", "numbers", "tensors")
+LIBRARY_KINDS = ("trainer", "library", "settings", "numbers", "tensors")
 
 # %% ../../nbs/06_engine/10_state_holders.ipynb #44147061
 # Attributes of every learner.
@@ -122,9 +132,16 @@ def not_state(owner: object) -> frozenset[str]:
     return frozenset([names] if isinstance(names, str) else names) | {"not_state", "state_limit"}
 
 # %% ../../nbs/06_engine/10_state_holders.ipynb #ad34e31a
+def defining_package(learner: TrainerBase) -> str | None:
+    "Return the other package that defines the class of a learner, or one of its base classes; None for user code."
+    classes = (cls for cls in type(learner).__mro__[:-1] if of_library(cls) and not of_package(cls))
+    return next((cls.__module__.split(".")[0] for cls in classes), None)
+
 def _of_learner(learner: TrainerBase | None) -> Iterator[Holder]:
-    if learner is None or of_library(type(learner)): return
-    yield Holder(type(learner).__name__, learner, skip=LEARNER | not_state(learner))
+    if learner is None or of_package(type(learner)): return
+    # trainers of other packages also hold models, tokenizers and functions
+    kinds = "all" if defining_package(learner) is None else "trainer"
+    yield Holder(type(learner).__name__, learner, kinds, LEARNER | not_state(learner))
 
 def _of_callbacks(callbacks: list) -> Iterator[Holder]:
     seen: collections.Counter[str] = collections.Counter()

@@ -109,7 +109,8 @@ def do_request(learner: TrainerBase, task: Task) -> None:
         TASK_HANDLERS[task.name](learner, task)
         task.done = True
     finally:
-        # Only the loop's own task clears the flag. A failed task keeps it; an evaluation has cleared it before its event.
+        # Only the loop's own task clears the flag. A failed task keeps it; an evaluation has cleared it
+        # before its event.
         if task.done and not task.data.get("completed"):
             # just before the event of the task that answers it, as in the Trainer: callbacks may set it again
             queued = [(due.kind, due.name) for due in list(run.due)[:run.verb.num_pushed_tasks]]

@@ -79,7 +79,8 @@ def size_limits(run: RunState) -> Callable[[Holder], tuple[int, int | None]]:
 class UserState:
     "Hold a copy of the state that user code keeps."
     tree: Tree = field(default_factory=Tree)
-    # by name of a holder: "names" of all its attributes; "items", the references to those in the tree; the id of the "owner"
+    # by name of a holder: "names" of all its attributes; "items", the references to those in the tree; the id of
+    # the "owner"
     holders: dict[str, dict[str, Any]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)   # name of an attribute: reason why it is not in the copy
     first: Mapping[str, str | None] = field(default_factory=dict)   # digests of the attributes with which the run began

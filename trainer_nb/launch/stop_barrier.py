@@ -75,7 +75,8 @@ class GateBarrier:
     def __init__(
         self,
         num_processes: int,
-        # calls a method of the gates of some ranks; returns the answers by rank, None for one that does not come in time
+        # calls a method of the gates of some ranks; returns the answers by rank, None for one that does not
+        # come in time
         ask: Callable[..., dict[int, Any]],
         is_connected: Callable[[int], bool] = lambda rank: True,  # of a rank; False: no answer will come
     ):

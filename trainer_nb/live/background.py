@@ -55,7 +55,8 @@ class StepBudget:
         # True if the thread has seen that no steps are left
         self.seen_empty = False
         self.lock = threading.Lock()
-        # set while there is no thread; a separate event, because an interrupted Thread.join() may report a running thread as ended
+        # set while there is no thread; a separate event, because an interrupted Thread.join() may report a
+        # running thread as ended
         self.idle = threading.Event()
         self.idle.set()
 

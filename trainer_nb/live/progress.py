@@ -163,7 +163,8 @@ class ProgressState:
         self.loss_peek = LossPeek()
         self.evaluations: list[dict] = []
         self.logs: list[dict] = []
-        # the mean loss of the last log, for the next evaluation; and the first row of the history after the last evaluation
+        # the mean loss of the last log, for the next evaluation; and the first row of the history after the
+        # last evaluation
         self.logged_loss: float | None = None
         self.next_row = self.first_row
         # (batches done, all batches) of the latest evaluation, and its step

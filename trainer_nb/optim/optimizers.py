@@ -230,6 +230,8 @@ def create_optimizer(
 ) -> torch.optim.Optimizer:
     "Create the optimizer for the model's trainable parameters."
     cls, kwargs = cls_and_kwargs or optimizer_class(args)
+    # the Trainer's names for groups of parameters that an override gives
+    kwargs = {"params" if name in ("model", "optimizer_dict") else name: v for name, v in kwargs.items()}
     if cls_and_kwargs is None:
         read = {**kwargs, **(target_options(args) or {})}
         keys = {"adam_beta1": "betas", "adam_beta2": "betas", "adam_epsilon": "eps"}

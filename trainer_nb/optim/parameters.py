@@ -89,7 +89,8 @@ class ParameterWatch:
             self.orphans = []
         self.params = params
         self.kinds = list(map(_KIND, params))
-        # also those that are frozen at present: code that alternates between parts of a model unfreezes them again and again
+        # also those that are frozen at present: code that alternates between parts of a model unfreezes them
+        # again and again
         before = self.trainable & {id(p) for p in params} if self.knows(optimizer) else set()
         self.trainable = before | {id(p) for p in params if p.requires_grad}
         self._optimizer = weakref.ref(optimizer)

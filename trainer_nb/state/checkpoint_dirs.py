@@ -288,8 +288,13 @@ class CheckpointInfo(NamedTuple):
         return self.manifest.get("written") or (self.path / "trainer_state.json").stat().st_mtime
 
 def has_training_args(path: Path) -> bool:
-    "Check whether the Trainer has written a checkpoint, perhaps over one of this package."
-    return (path / "training_args.bin").is_file()
+    """Check whether the Trainer has written a checkpoint, perhaps over one of this package; an override of `_save` may
+    write a file of this name into one of this package, whose manifest lists it."""
+    if not (path / "training_args.bin").is_file(): return False
+    try:
+        return "training_args.bin" not in json.loads((path / MANIFEST_NAME).read_text("utf-8"))["files"]
+    except (OSError, ValueError, KeyError):
+        return True
 
 def is_trainer_checkpoint(path: Path) -> bool:
     "Check whether a checkpoint has the Trainer's layout."

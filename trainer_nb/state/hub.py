@@ -182,7 +182,8 @@ def finish_uploads() -> None:
     for uploader in list(_UPLOADERS):
         uploader.wait()
 
-# called before the thread pools close, in which huggingface_hub works: the functions that are registered last are called first
+# called before the thread pools close, in which huggingface_hub works: the functions that are registered last are
+# called first
 if hasattr(threading, "_register_atexit"):
     threading._register_atexit(finish_uploads)
 

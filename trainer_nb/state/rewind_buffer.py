@@ -175,7 +175,8 @@ class RewindBuffer:
     def clear(self):
         "Drop all snapshots, before the run gets another past."
         self.kept.clear()
-        # wait: steps until the next snapshot; size: its bytes, None: unknown; seen: events of the history that were examined
+        # wait: steps until the next snapshot; size: its bytes, None: unknown; seen: events of the history
+        # that were examined
         self.wait = 0
         self.size: int | None = None
         self.seen = 0
