@@ -173,11 +173,13 @@ def losses_do_not_jump(past: Past) -> Finding | None:
     if len(calm) and calm[0] < 2 * BACK and not are_samples and loss < 3 * usual: return None
     norms = describe_norms(before, layer_norms(past))
     tried = try_lines(past, first, limit)
-    meaning = "the cause are the weights before this step, or its batch as a whole"
-    if are_samples: meaning = "a few samples are the cause: look at them"
     do = f"learn.rewind(to={first - 1}); learn.set(on_spike='skip')"
     if tried is not None:
-        do, meaning = tried[0], f"{meaning}; {tried[1]}, the steps up to {first + AFTER} have no such loss"
+        do, meaning = tried[0], f"{tried[1]}, the steps up to {first + AFTER} have no such loss"
+    elif are_samples:
+        meaning = "a few samples are the cause: look at them"
+    else:
+        meaning = "the weights before this step are the cause, or its batch as a whole"
     return Finding(
         "error" if not len(calm) else "warning",
         f"{seen}: {samples}{norms}; {changes_before(past, first)}", f"{came_back}; {meaning}", do,
