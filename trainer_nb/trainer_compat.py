@@ -197,7 +197,7 @@ class TrainerCompatMixin:
         raise missing_attribute(self, name)
 
 # %% ../nbs/trainer_compat.ipynb #dd328063
-# overrides that need not be called: what they read from a checkpoint of the Trainer is part of each checkpoint here
+# overrides that need not be called: what they read from a checkpoint, or push of it, is part of each one here anyway
 DISPENSABLE = {
     "sentence_transformers": ("_load_from_checkpoint", "_push_from_checkpoint"),
     "trl": ("_load_optimizer_and_scheduler",),
