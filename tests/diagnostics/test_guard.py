@@ -1,5 +1,6 @@
 """Losses that are not finite, or jump: what is reported, what follows, and that a replay and a resume end in the same bytes."""
 import math
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from torch.utils.data import TensorDataset
 
 from trainer_nb.core.callbacks import TrainerCallback
 from trainer_nb.core.errors import InvalidOperation
-from trainer_nb.diagnostics.guard import check_processes
+from trainer_nb.diagnostics.guard import check_processes, not_finite
 from trainer_nb.engine.snapshot import differences
 from trainer_nb.learner import Learner
 
@@ -37,9 +38,11 @@ def learner(given=None, **settings):
 
 
 class Told(TrainerCallback):
-    not_state = ("heard",)
-    def __init__(self): self.heard = []
-    def on_finding(self, args, state, control, finding, did, **kwargs): self.heard.append((state.global_step, finding.severity, did))
+    not_state = ("heard", "fails")
+    def __init__(self, fails=False): self.heard, self.fails = [], fails
+    def on_finding(self, args, state, control, finding, did, **kwargs):
+        self.heard.append((state.global_step, finding.severity, did))
+        if self.fails: raise KeyError("of the callback")
 
 
 def corrections(learn): return [e for e in learn.history.events if e["kind"] == "correction" and not e["abandoned"]]
@@ -52,6 +55,7 @@ WAYS = {
     "rewind and skip": {"on_nan": "rewind and skip"},
     "accumulation": {"on_nan": "skip", "gradient_accumulation_steps": 3},
     "momentum and a schedule": {"on_nan": "rewind and skip", "optim": "sgd", "optim_args": "momentum=0.9", "lr_scheduler_type": "cosine", "warmup_steps": 5},
+    "the last batch of an epoch": {"on_nan": "skip", "given": data(at=310), "train_sampling_strategy": "sequential", "eval_strategy": "epoch", "eval_dataset": TensorDataset(X, Y)},
     "workers": {"on_nan": "skip", "dataloader_num_workers": 2},
     "a spike": {"on_spike": "skip"} | FAR,
     "half the rate": {"on_nan": "rewind with half the rate", "on_spike": "report", "given": TensorDataset(X, X[:, :2]), "loss_func": F.mse_loss, "learning_rate": 4.0, "optim": "sgd", "max_grad_norm": 0.0},
@@ -64,6 +68,7 @@ def test_the_run_ends_in_the_same_bytes_after_a_rewind_and_a_resume(way, tmp_pat
     one, other = learner(**given), learner(**given)
     one.run()
     assert corrections(one) and np.isfinite(losses(one)).all(), losses(one)
+    assert all(math.isfinite(e["data"]["eval_loss"]) for e in one.history.events if e["kind"] == "evaluate")
     steps = one.state.global_step
     at = next(e["data"] for e in one.history.events if e["kind"] == "finding")["seen"].split()
     first = int(at[at.index("step") + 1])
@@ -121,6 +126,47 @@ def test_a_setting_may_come_later_and_changes_stay():
     event = corrections(learn)[0]
     assert event["step"] == 12 and np.isfinite(losses(learn)).all() and learn.args.on_nan == "rewind and skip"
     assert learn.history.current[-1].learning_rate > 0.012
+
+
+def test_a_setting_counts_from_its_step_on():
+    one, again = learner(**FAR, train_sampling_strategy="sequential", on_nan="report", on_spike=None), learner()
+    one.step(61)
+    one.set(on_spike="skip")
+    one.step(1)
+    for learn in one, one.branch():
+        learn.step(10)
+        assert [e["step"] for e in corrections(learn)] == [62]
+    # what went wrong meanwhile is not looked at
+    again.set(on_nan="skip")
+    again.step(1)
+    again.set(on_nan=None)
+    again.run(until=lambda record: math.isnan(record.loss))
+    again.set(on_nan="skip")
+    again.step(3)
+    assert not corrections(again)
+
+
+@pytest.mark.parametrize("did", ["skip", "stop"])
+def test_what_follows_does_not_depend_on_a_callback_that_raises(did):
+    plain, one, other = (learner(on_nan=did, callbacks=[Told(fails)]) for fails in (False, True, True))
+    plain.run()
+    for learn in one, other:
+        with pytest.raises(KeyError): learn.run()
+    # the user leaves the past in which that was decided
+    other.rewind(5)
+    for learn in one, other:
+        while not learn.run_state.finished:
+            with suppress(KeyError): learn.run()
+        assert losses(learn).tobytes() == losses(plain).tobytes()
+
+
+def test_a_loss_scaler_skips_steps_itself(monkeypatch):
+    learn = learner(TensorDataset(X, Y))
+    learn.step(1)
+    learn.history.rows.grad_norm[0] = math.nan
+    assert not_finite(learn.run_state, 0)[0] == "gradient norm"
+    monkeypatch.setattr(type(learn.run_state.device), "scaler", "of float16")
+    assert not_finite(learn.run_state, 0) is None
 
 
 # what the run is given, and words of the sentence

@@ -18,9 +18,8 @@ from ..core.records import Record
 from ..display.tables import format_value
 from ..engine.loop import correct, train_one_step
 from ..engine.overrides import TrainerBase
-from ..engine.run_state import RunState, Task
+from ..engine.run_state import RunState, Task, push_tasks
 from ..engine.session import raise_if_interrupted
-from ..engine.tasks import run_within_task
 from ..state.rewind import changes_at, require_base_snapshot, rewind
 from ..state.rewind_buffer import ACTS
 
@@ -83,6 +82,14 @@ class Decision(NamedTuple):
     skipped: int      # steps whose batches are left out
     factor: float     # of the rate
 
+def not_finite(run: RunState, row: int) -> tuple[str, float] | None:
+    "Return what is not finite in a row, the loss or the gradient norm, and its value; None for neither."
+    rows = run.history.rows
+    if rows.known("loss", row) and not math.isfinite(rows.loss[row]): return "loss", rows.loss[row]
+    # a loss scaler skips steps whose gradients are not finite, and goes on
+    if run.device.scaler is not None or not rows.known("grad_norm", row): return None
+    return None if rows.grad_norm[row] <= sys.float_info.max else ("gradient norm", rows.grad_norm[row])
+
 class Guard:
     "Look at the losses of a run while it trains, and go back where its settings say so."
     def __init__(self):
@@ -98,28 +105,31 @@ class Guard:
         run = learner.run_state
         on_nan, on_spike = run.args.on_nan, run.args.on_spike
         if on_nan is None and on_spike is None:
-            if not run.callbacks.listeners("on_finding"): return False
+            if not run.callbacks.listeners("on_finding"):
+                # with a later setting, earlier rows are not looked at
+                self.history = None
+                return False
             on_nan = on_spike = "report"
         history = run.history
         rows = history.rows
         if history is not self.history:
             # rows of an earlier process were looked at there
-            self.history, self.seen = history, len(rows) - 1
+            self.history, self.seen, self.block, self.decision = history, len(rows) - 1, (), None
+        # a callback had raised an exception, and then the user went back
+        if self.decision is not None and self.block[1] != len(history.abandons): self.decision = None
         if not run.device.world.is_single_process:
             check_processes(on_nan, on_spike)
             # the others read them at the same step
             if not reads: return False
         if reads: history.fetch()
         stop = rows.whole()
-        # a loss scaler skips steps with infinite gradients, and goes on
-        largest = sys.float_info.max if run.device.scaler is None else math.inf
         while self.seen < stop and self.decision is None:
             row = self.seen
             self.seen += 1
-            block = (rows.step[row] - 1) // EVERY, len(history.abandons)
+            block = (rows.step[row] - 1) // EVERY, len(history.abandons), on_spike is None
             if block != self.block: self.begin_block(learner, row, block, on_spike)
-            if rows.loss[row] <= self.limit and rows.grad_norm[row] <= largest: continue
-            if not rows.abandoned[row]: self.judge(learner, row, largest, on_nan, on_spike)
+            if rows.loss[row] <= self.limit and rows.grad_norm[row] <= sys.float_info.max: continue
+            if not rows.abandoned[row]: self.judge(learner, row, on_nan, on_spike)
         return self.decision is not None
 
     def begin_block(self, learner: TrainerBase, row: int, block: tuple, on_spike: str | None) -> None:
@@ -137,24 +147,20 @@ class Guard:
             meaning = "no weight changes, or the loss does not depend on them"
             self.report(learner, step, "report", "warning", seen, meaning)
 
-    def judge(self, learner: TrainerBase, row: int, largest: float, on_nan: str | None, on_spike: str | None) -> None:
+    def judge(self, learner: TrainerBase, row: int, on_nan: str | None, on_spike: str | None) -> None:
         "Report a row whose loss or norm is not finite, or whose loss is a spike."
         run = learner.run_state
         rows = run.history.rows
-        step, loss, norm, unknown = rows.step[row], rows.loss[row], rows.grad_norm[row], rows.unknown[row]
+        step, loss = rows.step[row], rows.loss[row]
         # the next step after one that went wrong is no other finding
         before = next((i for i in range(row - 1, -1, -1) if not rows.abandoned[i]), None)
-        loss_before, norm_before = (0.0, 0.0) if before is None else (rows.loss[before], rows.grad_norm[before])
-        bad = None
-        # bit 0 of `unknown` marks a loss that was not given, bit 1 a norm
-        if not unknown & 1 and not math.isfinite(loss): bad = "loss", loss
-        elif not unknown & 2 and not norm <= largest: bad = "gradient norm", norm
+        bad = not_finite(run, row)
         if bad is not None:
-            if on_nan is None or not math.isfinite(loss_before): return
-            if rows.known("grad_norm", before or 0) and not norm_before <= largest: return
+            if on_nan is None or before is not None and not_finite(run, before) is not None: return
             meaning = "what it reaches becomes NaN, and with an update all weights"
             return self.report(learner, step, on_nan, "error", f"the {bad[0]} of step {step} is {bad[1]}", meaning)
-        if on_spike is None or unknown & 1 or not loss > self.limit or loss_before > self.limit: return
+        if on_spike is None or not rows.known("loss", row) or not loss > self.limit: return
+        if before is not None and rows.loss[before] > self.limit: return
         usual = median(last_losses(rows, row, self.block[0] * EVERY))
         seen = f"the loss of step {step} is {format_value(loss)}, and the median of those before {format_value(usual)}"
         meaning = "it is more than seven deviations above it, because of samples, or of too large steps"
@@ -182,13 +188,14 @@ class Guard:
         warn(f"{sentence.removesuffix('.')}. learn.diagnose() looks for the cause.")
         finding = Finding(severity, seen, meaning, "learn.diagnose()")
         run.history.note("finding", step, **finding._asdict(), did=did)
-        run_within_task(learner, Task("event", "on_finding", {"finding": finding, "did": did}))
         if did == "stop": run.control.should_training_stop = True
-        if decision is None: return
-        self.decision = decision
-        # the tasks of the step are those of one that does not count
-        run.due.clear()
-        run.verb.num_pushed_tasks = 0
+        if decision is not None:
+            self.decision = decision
+            # the tasks of the step are those of one that does not count
+            run.due.clear()
+            run.verb.num_pushed_tasks = 0
+        # what follows does not depend on a callback that raises an exception
+        push_tasks(run, Task("event", "on_finding", {"finding": finding, "did": did}))
 
     def go_back(self, learner: TrainerBase) -> bool:
         "Go back if the last look has found a reason; return whether it had."

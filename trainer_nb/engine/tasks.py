@@ -73,17 +73,16 @@ def do_step_end(learner: TrainerBase, task: Task) -> None:
     finally:
         if task.done:
             control = run.control
-            # before anything that reads the weights
-            if run.parts.guard is not None:
-                run.parts.guard.look(learner, control.should_log or control.should_evaluate or control.should_save)
             requested = control.should_log or control.should_evaluate or control.should_save
-            if requested:
-                push_tasks(run, Task("check_requests"))
+            # before anything that reads the weights
+            goes_back = run.parts.guard is not None and run.parts.guard.look(learner, requested)
+            # a callback that hears of a finding may request something, too
+            requested = requested or any(due.name == "on_finding" for due in run.due)
             # whether a stream has ended may be unknown (None)
             may_end = control.should_epoch_stop or run.loader.source.at_end(run.cursor) is not False
-            # an evaluation's callbacks may stop the epoch
-            if requested or is_last_step(run) or may_end:
-                push_tasks(run, Task("end_epoch"))
+            # an evaluation's callbacks may stop the epoch; a step that does not count has no tasks
+            if not goes_back and (requested or is_last_step(run) or may_end):
+                push_tasks(run, *([Task("check_requests")] if requested else []), Task("end_epoch"))
     compare_requests(run, begins=True)
 
 # these look at the requests of callbacks
