@@ -180,7 +180,7 @@ def test_what_going_back_undoes_is_listed():
     assert "not finite" in found.meaning
 
 
-def test_it_says_what_it_needs():
+def test_it_says_what_it_needs(tmp_path):
     learn = learner()
     with pytest.raises(InvalidOperation, match=r"learn.check\(\)"): learn.diagnose()
     with pytest.raises(ValueError, match="seconds"): learn.diagnose(seconds=0)
@@ -190,6 +190,10 @@ def test_it_says_what_it_needs():
     learn.step(25)
     found = learn.diagnose()
     assert not found and "rewind_every=0" in found.skipped["values that stay finite"] and "rewind_every=0" in found.title
+    learn.save_checkpoint(tmp_path/"late")
+    late = learner()
+    late.load_checkpoint(tmp_path/"late")
+    assert "load_checkpoint at step 28" in late.diagnose().title
 
 
 # what the run is given, and how many steps it has taken

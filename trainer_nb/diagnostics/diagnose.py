@@ -20,9 +20,9 @@ from ..data.collate import infer_batch_size
 from ..data.loader import MicroBatch
 from .check import Findings, names_in_short, run_checks
 from .evidence import Finding, Unavailable, read_samples
-from .incidents import INCIDENTS, incident
+from .incidents import AFTER, INCIDENTS, incident
 from .isolated import begin_step, isolated_training
-from .past import Past, first_lost_step, lost_weights, name_samples, part_of
+from .past import Past, first_lost_step, lost_weights, name_samples, try_part
 from .tensor_stats import dense_values
 from .trace import Origin, Tracer, is_finite, tensors_in
 from ..display.tables import format_value
@@ -68,7 +68,6 @@ def failing_rows(
     most: int = 100,  # parts that are tried
 ) -> list[int]:
     "Return the rows of a micro-batch that fail alone. Raise Unavailable if that cannot be told."
-    learner, run = past.learner, past.learner.run_state
     given = found.window[found.micro_batch]
     n = infer_batch_size(given.batch)
     if not n: raise Unavailable("the batch has no samples that could be taken apart")
@@ -78,27 +77,16 @@ def failing_rows(
         nonlocal tried
         tried += 1
         if tried > most: raise Unavailable("too many samples fail to name each")
-        run.current.window = [given._replace(batch=part_of(given.batch, rows, n), samples=len(rows))]
-        step = begin_step(learner)
-        try:
-            step.substep()
-            return not math.isfinite(float(step.loss)) or not are_gradients_finite(run)
-        finally:
-            rollback_step(step)
+        run = past.learner.run_state
+        return try_part(past, given, rows, n, lambda step: not math.isfinite(float(step.loss)) or not are_gradients_finite(run))
 
     def search(rows: list[int]) -> list[int]:
         if not fails(rows): return []
         if len(rows) == 1: return rows
         return search(rows[:len(rows) // 2]) + search(rows[len(rows) // 2:])
 
-    try:
-        if n > 8 and all(fails([row]) for row in range(0, n, n // 4)): return [*range(n)]
-        rows = search([*range(n)])
-    except Exception as error:
-        if isinstance(error, Unavailable): raise
-        raise Unavailable(f"the model takes no part of the batch ({type(error).__name__}: {error})") from error
-    finally:
-        run.current.window = found.window
+    if n > 8 and all(fails([row]) for row in range(0, n, n // 4)): return [*range(n)]
+    rows = search([*range(n)])
     if not rows: raise Unavailable("no part of the batch fails alone")
     return rows
 
@@ -128,9 +116,6 @@ def without_samples(past: Past, found: Traced, rows: Sequence[int], n: int) -> s
     return f"learn.train_dataset = torch.utils.data.Subset(learn.train_dataset, {kept})"
 
 # %% ../../nbs/08_diagnostics/15_diagnose.ipynb #d9969ed8
-# taken after the one that failed, with another setting
-MORE_STEPS = 10
-
 def try_settings(
     past: Past,
     first: int,  # the step that failed
@@ -157,11 +142,11 @@ def try_settings(
         past.go_to(start)
         if setting: change_settings(past.learner, setting)
         losses = []
-        while past.learner.run_state.state.global_step < first + MORE_STEPS:
+        while past.learner.run_state.state.global_step < first + AFTER:
             losses.append(float(past.take().loss))
             if not losses[-1] <= usual + 4 * abs(usual): break
         else:
-            reached = float(np.mean(losses[-MORE_STEPS:]))
+            reached = float(np.mean(losses[-AFTER:]))
             if reached <= usual and not lost_weights(past.learner.run_state): return start, setting, reached
     return None
 
@@ -264,7 +249,7 @@ def too_large_steps(past: Past, tried: tuple[int, dict[str, float], float], firs
     return Finding(
         "error", seen,
         f"the values grew until they were out of range: {f'with {changes}' if changes else f'without {undone}'} from step"
-        f" {start} on, the steps up to {first + MORE_STEPS} are finite, with a mean loss of {format_value(loss)}",
+        f" {start} on, the steps up to {first + AFTER} are finite, with a mean loss of {format_value(loss)}",
         f"learn.rewind(to={start}); learn.set({changes})" if changes else f"learn.rewind(to={start})",
     )
 
@@ -276,7 +261,7 @@ def lost_in_update(past: Past, step: Step, first: int, seen: str) -> Finding | N
     names = lost_weights(past.learner.run_state)
     if not names and math.isfinite(norm):
         raise Unavailable(
-            f"{seen}, and step {first}, taken again, is finite: it depends on something outside of the run, or on a callback"
+            f"{seen}, and step {first}, taken again, is finite: it depends on something outside of the run, a callback, or a write to .data"
         )
     rate = format_value(float(past.learner.run_state.optimizer.param_groups[0]["lr"]))
     seen = f"{seen}: the update of step {first} makes {names_in_short(names)} infinite or NaN, at the rate {rate}" if names else seen

@@ -224,6 +224,10 @@ class Outputs(NamedTuple):
     predicted: Any
     labels: Any
 
+def first_part(value: Any) -> Any:
+    "Return the first of several outputs or labels; a single one as it is."
+    return value[0] if isinstance(value, (tuple, list)) and value else value
+
 class Evidence:
     "Make what checks look at, once; use it inside `isolated_training`."
     def __init__(
@@ -296,7 +300,7 @@ class Evidence:
     def logits(self) -> tuple[torch.Tensor, torch.Tensor]:
         "Return predictions of a classification, shape (labels, classes), and the first batch's labels other than -100."
         _, predicted, labels = self.outputs
-        predicted, labels = (o[0] if isinstance(o, (tuple, list)) and o else o for o in (predicted, labels))
+        predicted, labels = first_part(predicted), first_part(labels)
         labels = labels.cpu() if isinstance(labels, torch.Tensor) else labels
         if not is_classification(predicted, labels): raise Unavailable("the task is no classification")
         if labels.ndim == 2 and (self.learner.model_facts.shifts_labels or self.learner.model_facts.is_causal):

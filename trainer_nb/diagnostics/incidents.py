@@ -16,7 +16,7 @@ from .check import names_in_short
 from .evidence import Check, Evidence, Finding, Unavailable, check
 from .guard import BACK, EVERY, WINDOW, median, spike_limit
 from .isolated import begin_step
-from .past import Past, first_lost_step, lost_weights, name_samples, part_of
+from .past import Past, first_lost_step, lost_weights, name_samples, try_part
 from ..display.tables import format_value
 from ..engine.loop import correct
 from ..engine.settings import change_settings
@@ -69,24 +69,10 @@ def sample_losses(
     rollback_step(step)
     window = run.current.window
     found: list[list[float]] = []
-    try:
-        for given in window:
-            n = infer_batch_size(given.batch)
-            if not n or len(window) * n > most: raise Unavailable("the batch is too large to take apart")
-            found.append([])
-            for row in range(n):
-                run.current.window = [given._replace(batch=part_of(given.batch, [row], n), samples=1)]
-                step = begin_step(past.learner)
-                try:
-                    step.substep()
-                    found[-1].append(float(step.loss))
-                finally:
-                    rollback_step(step)
-    except Exception as error:
-        if isinstance(error, Unavailable): raise
-        raise Unavailable(f"the model takes no part of the batch ({type(error).__name__}: {error})") from error
-    finally:
-        run.current.window = window
+    for given in window:
+        n = infer_batch_size(given.batch)
+        if not n or len(window) * n > most: raise Unavailable("the batch is too large to take apart")
+        found.append([try_part(past, given, [row], n, lambda step: float(step.loss)) for row in range(n)])
     k = max(range(len(found)), key=lambda k: max(found[k]))
     return k, found[k]
 

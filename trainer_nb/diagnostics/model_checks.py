@@ -16,7 +16,7 @@ from torch import nn
 from ..data.collate import infer_batch_size, map_tensors
 from ..device.weight_storage import has_adapters, is_read_only
 from .data_checks import share_equal, shifts_labels, token_batch, token_labels
-from .evidence import Evidence, Finding, Unavailable, check
+from .evidence import Evidence, Finding, Unavailable, check, first_part
 from .interpret import collect_tensors
 from ..display.tables import format_value
 from ..state.model_files import adapter_names, adapter_state_keys
@@ -24,9 +24,7 @@ from ..state.model_files import adapter_names, adapter_state_keys
 # %% ../../nbs/08_diagnostics/09_model_checks.ipynb #6482da0b
 def sample_rows(seen: Evidence) -> torch.Tensor:
     "Return the output for the first batch with a row for each sample. Raise Unavailable without one."
-    batch, predicted, _ = seen.outputs
-    first = predicted[0] if isinstance(predicted, tuple) and predicted else predicted
-    n = infer_batch_size(batch)
+    first, n = first_part(seen.outputs.predicted), infer_batch_size(seen.outputs.batch)
     if not isinstance(first, torch.Tensor) or not first.is_floating_point() or not n or n < 2 or len(first) != n:
         raise Unavailable("the output has no row for each of several samples")
     return first.float().reshape(n, -1)
@@ -48,8 +46,7 @@ def samples_do_not_see_each_other(seen: Evidence) -> Finding | None:
     rows = sample_rows(seen)
     n = len(rows)
     if n < 3 or seen.is_random: raise Unavailable("outputs are random, or batches have fewer than three samples")
-    few = seen.predict(map_tensors(seen.outputs.batch, lambda t: t[n - 2:] if t.ndim and len(t) == n else t))
-    few = few[0] if isinstance(few, tuple) else few
+    few = first_part(seen.predict(map_tensors(seen.outputs.batch, lambda t: t[n - 2:] if t.ndim and len(t) == n else t)))
     if len(few) != 2 or few[0].numel() != rows.shape[1] or not rows.isfinite().all():
         raise Unavailable("the output of two samples has another shape")
     off = float((few.float().reshape(2, -1) - rows[n - 2:]).abs().max() / rows.abs().max().clamp(min=1e-12))
@@ -65,15 +62,13 @@ def outputs_do_not_see_padding(seen: Evidence) -> Finding | None:
     _, mask = token_batch(seen)
     if mask.all() or not mask[:, 0].all(): raise Unavailable("no text of the batch has padding at its end")
     if seen.is_random: raise Unavailable("outputs are random")
-    predicted = seen.outputs.predicted
-    rows = predicted[0] if isinstance(predicted, tuple) and predicted else predicted
+    rows = first_part(seen.outputs.predicted)
     if not isinstance(rows, torch.Tensor) or len(rows) != len(mask) or rows.ndim < 2 or not rows.is_floating_point():
         raise Unavailable("the output has no row for each text")
     def pad(t: torch.Tensor) -> torch.Tensor:
         "Append one more of what stands in the places of padding."
         return torch.cat([t, t[~mask.to(t.device)][:1].expand(len(t), 1)], 1) if t.shape == mask.shape else t
-    other = seen.predict(map_tensors(seen.outputs.batch, pad))
-    other = other[0] if isinstance(other, tuple) else other
+    other = first_part(seen.predict(map_tensors(seen.outputs.batch, pad)))
     if rows.ndim == 3 and rows.shape[1] == mask.shape[1]: rows, other = rows[mask], other[:, :-1][mask]
     if other.shape != rows.shape or not rows.isfinite().all(): raise Unavailable("the output has another shape")
     off = float((other - rows).abs().max() / rows.abs().max().clamp(min=1e-12))
@@ -89,8 +84,7 @@ def outputs_do_not_see_padding(seen: Evidence) -> Finding | None:
 def outputs_do_not_see_their_target(seen: Evidence) -> Finding | None:
     ids, _ = token_batch(seen)
     labels = token_labels(seen)
-    predicted = seen.outputs.predicted
-    logits = predicted[0] if isinstance(predicted, tuple) and predicted else predicted
+    logits = first_part(seen.outputs.predicted)
     if not isinstance(logits, torch.Tensor) or logits.shape[:2] != ids.shape or ids.shape[1] < 3:
         raise Unavailable("the output has no row for each token")
     # a model of the user's may shift the labels, or get them shifted
@@ -101,8 +95,7 @@ def outputs_do_not_see_their_target(seen: Evidence) -> Finding | None:
     changed = ids.clone()
     changed[:, middle:] = ids[:, middle:].flip(0).roll(1, 1)
     if torch.equal(changed, ids): raise Unavailable("the texts of the batch are equal")
-    other = seen.predict({**seen.outputs.batch, "input_ids": changed.to(seen.batch["input_ids"].device)})
-    other = other[0] if isinstance(other, tuple) else other
+    other = first_part(seen.predict({**seen.outputs.batch, "input_ids": changed.to(seen.batch["input_ids"].device)}))
     off = float((other - logits)[:, :middle].abs().max() / logits.abs().max().clamp(min=1e-12))
     if off < 0.01: return None
     return Finding(

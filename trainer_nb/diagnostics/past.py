@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,13 +17,13 @@ from ..data.loader import MicroBatch
 from ..data.sources import MapSource
 from .check import names_in_short
 from .evidence import Unavailable
-from .isolated import SHARED_FIELDS, begin_next_epoch
+from .isolated import SHARED_FIELDS, begin_next_epoch, begin_step
 from .trace import is_finite, reach
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from ..engine.snapshot import restore_fields, restore_values
 from ..engine.snapshot_fields import FIELD_KEEPERS
-from ..engine.step import StepResult, take_step
+from ..engine.step import Step, StepResult, rollback_step, take_step
 from ..state.rewind import repeat_act, require_base_snapshot
 from ..state.rewind_buffer import repeated_acts
 
@@ -106,10 +106,35 @@ def first_lost_step(past: Past) -> int | None:
     return past.run.state.global_step if past.lost_weights else None
 
 # %% ../../nbs/08_diagnostics/12_past.ipynb #039ef920
+Looked = TypeVar("Looked")
+
 def part_of(batch: Any, rows: list[int], n: int) -> Any:
     "Return a batch with some of its n samples; a single one is there twice, since a batch norm needs two."
     rows = rows if len(rows) > 1 else rows * 2
     return map_tensors(batch, lambda t: t[rows] if t.ndim and len(t) == n else t)
+
+def try_part(
+    past: Past,
+    given: MicroBatch,  # of the next step
+    rows: list[int],
+    n: int,  # samples of the micro-batch
+    look: Callable[[Step], Looked],
+) -> Looked:
+    "Take the next step with some samples only, up to its update; return what `look` finds. Raise Unavailable if the model fails."
+    run = past.learner.run_state
+    window = run.current.window
+    run.current.window = [given._replace(batch=part_of(given.batch, rows, n), samples=len(rows))]
+    try:
+        step = begin_step(past.learner)
+        try:
+            step.substep()
+            return look(step)
+        finally:
+            rollback_step(step)
+    except Exception as error:
+        raise Unavailable(f"the model takes no part of the batch ({type(error).__name__}: {error})") from error
+    finally:
+        run.current.window = window
 
 def name_samples(
     past: Past,

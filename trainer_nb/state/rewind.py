@@ -215,11 +215,10 @@ def why_unreachable(learner: TrainerBase, target: int) -> str:
         )
     if run.args.rewind_every == 0: return "rewind_every=0 keeps no snapshots to go back to"
     if not buffer.kept and not buffer.slots(run, max(snapshot_nbytes(run), 1)): return too_large(run)
-    if restores := [e for e in later if e["kind"] == "restore"]:
-        return (
-            f"restore at step {restores[-1]['step']} has dropped the snapshots from which earlier steps could be replayed;"
-            " learn.snapshots has those with a name"
-        )
+    ways = {"restore": "learn.snapshots has those with a name", "resume": "an earlier checkpoint may lead there"}
+    if dropped := [e for e in events if e["kind"] in ways and e["step"] > target and not e["abandoned"]]:
+        verb, step = dropped[-1]["kind"].replace("resume", "load_checkpoint"), dropped[-1]["step"]
+        return f"{verb} at step {step} has dropped the snapshots from which earlier steps could be replayed; {ways[dropped[-1]['kind']]}"
     act = next((e for e in reversed(acts) if e["step"] <= target), None)
     between = f"{act['kind']} at step {act['step']} lies in between, and " if act is not None else ""
     following = next((s.step for s in buffer.kept if s.step > target), None)
