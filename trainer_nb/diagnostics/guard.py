@@ -29,6 +29,7 @@ LEAST = 20       # of them
 EVERY = 10       # steps for which the same losses are compared with
 DEVIATIONS = 7
 LEAST_RISE = 0.1   # of the median
+ROUNDING = 1e-7    # of a loss in float32
 # of a MAD, for the standard deviation of a normal distribution
 NORMAL = 1.4826
 
@@ -57,17 +58,19 @@ def median(values: np.ndarray) -> float:
 def spike_limit(losses: np.ndarray) -> float:
     """Return the loss above which a loss is a spike: the median of the last ones plus seven times 1.4826 MAD (Hampel,
     "The influence curve and its role in robust estimation", 1974; seven deviations: OLMo 2, "2 OLMo 2 Furious", 2025), at
-    least twice as far above it as any of them, and at least a tenth, on a logarithmic scale where all are positive;
+    least twice as far above it as any of them, and at least a tenth, on a logarithmic scale where none is negative;
     infinity for fewer than 20."""
     if len(losses) < LEAST: return math.inf
-    is_positive = bool(losses.min() > 0)
-    values = np.log(losses) if is_positive else losses
+    is_positive = bool(losses.min() >= 0)
+    # a loss that is learned is 0, and sometimes a rounding error
+    values = np.log(np.maximum(losses, ROUNDING)) if is_positive else losses
     middle = median(values)
     # losses of small batches have long tails: a hard sample is no spike
     farthest = float(values.max()) - middle
     rise = max(DEVIATIONS * NORMAL * median(np.abs(values - middle)), 2 * farthest)
     if not is_positive: return middle + max(rise, LEAST_RISE * abs(middle))
-    return math.exp(middle + max(rise, LEAST_RISE))
+    limit = math.exp(middle + max(rise, LEAST_RISE))
+    return limit if limit > 2 * ROUNDING else 1e4 * ROUNDING
 
 # %% ../../nbs/08_diagnostics/13_guard.ipynb #0d08c101
 BACK = 10      # steps before the one that went wrong, for "rewind and ..."

@@ -169,12 +169,7 @@ def step_can_be_taken(seen: Evidence) -> Finding | None:
     try:
         loss = seen.first_step.loss
     except Unavailable as error:
-        return Finding(
-            "error",
-            str(error).removeprefix("first step: "),
-            "no step can be taken",
-            "learn.step(1) shows where",
-        )
+        return Finding("error", str(error).removeprefix("first step: "), "no step can be taken", "learn.step(1) shows where")
     if math.isfinite(loss): return None
     return Finding(
         "error",
