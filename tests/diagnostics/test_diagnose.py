@@ -190,6 +190,9 @@ def test_it_says_what_it_needs(tmp_path):
     learn.step(25)
     found = learn.diagnose()
     assert not found and "rewind_every=0" in found.skipped["values that stay finite"] and "rewind_every=0" in found.title
+    warming = learner(data=MANY, learning_rate=1e-5, warmup_steps=100, max_steps=400)
+    warming.step(60)
+    assert "the learning rate still rises" in warming.diagnose().title
     learn.save_checkpoint(tmp_path/"late")
     late = learner()
     late.load_checkpoint(tmp_path/"late")

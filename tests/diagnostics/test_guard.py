@@ -114,6 +114,9 @@ def test_a_report_and_a_stop():
     learn = learner(on_nan="stop", callbacks=[told])
     with pytest.warns(UserWarning, match="the run ends here"): learn.run()
     assert learn.state.global_step == at and learn.run_state.finished and told.heard[1:] == [(at, "error", "stop")]
+    # of what no setting names, too
+    learner(**FAR, on_nan="stop", on_spike=None, callbacks=[far := Told()]).run()
+    assert {h[1:] for h in far.heard} == {("warning", "report")}
     # as far as the setting says, a run is as it was
     plain = learner()
     plain.run()

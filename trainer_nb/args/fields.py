@@ -258,9 +258,9 @@ class SettingFields:
     )
     on_nan: str | None = arg(
         None, "what to do where loss or gradient norm is not finite: 'report', 'stop', 'skip', 'rewind and skip',"
-        " 'rewind with half the rate'; None: nothing"
+        " 'rewind with half the rate'; None: nothing, or 'report' where a callback has on_finding"
     )
-    on_spike: str | None = arg(None, "what to do, likewise, where the loss is far above the last ones; None: nothing")
+    on_spike: str | None = arg(None, "what to do, likewise, where the loss is far above the last ones")
     # memory and speed
     activation_checkpointing: bool | None = arg(
         None, "keep few activations and recompute the others in the backward pass", bare=True

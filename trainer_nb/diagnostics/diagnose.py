@@ -304,7 +304,6 @@ def diagnose_run(
             f"Up to step {run.state.global_step}, losses, gradients and weights are finite, and losses neither jump nor"
             " stand still."
         )
-        asked = ("values that stay finite", "losses that do not jump")
-        lost = [why for name, why in findings.skipped.items() if name in asked]
+        lost = [why for name, why in findings.skipped.items() if name in ("values that stay finite", "losses that do not jump", "losses that fall")]
         if lost: findings.title = f"Not all could be looked at: {'; '.join(lost)}"
     return findings

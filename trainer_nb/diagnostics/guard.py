@@ -107,12 +107,11 @@ class Guard:
         does so now or the run ends."""
         run = learner.run_state
         on_nan, on_spike = run.args.on_nan, run.args.on_spike
+        if run.callbacks.listeners("on_finding"): on_nan, on_spike = on_nan or "report", on_spike or "report"
         if on_nan is None and on_spike is None:
-            if not run.callbacks.listeners("on_finding"):
-                # with a later setting, earlier rows are not looked at
-                self.history = None
-                return False
-            on_nan = on_spike = "report"
+            # with a later setting, earlier rows are not looked at
+            self.history = None
+            return False
         history = run.history
         rows = history.rows
         if history is not self.history:

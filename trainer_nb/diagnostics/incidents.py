@@ -237,6 +237,8 @@ def losses_fall(past: Past) -> Finding | None:
         )
     meaning, do = "no weight changes what the loss depends on", "learn.check()"
     if begin == 1:
+        # what was tried in a warm-up would be too large after it
+        if past.rates[-1] > past.rates[-2]: raise Unavailable("the learning rate still rises, so the loss may not have begun to fall")
         seen = f"{seen}; {changes_before(past, int(past.steps[-1]))}"
         steps = min(len(losses), 3 * STILL)
         rate = try_rates(past, steps)
