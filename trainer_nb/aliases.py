@@ -11,18 +11,43 @@ from types import ModuleType
 from typing import Any, Self
 
 import trainer_nb.core.callbacks
+from .args.fields import settings_table
 from .args.training_args import TrainingArguments
 from .core.errors import InvalidOperation
 from .learner import Learner
 from .live.progress import ProgressCallback
 
 # %% ../nbs/aliases.ipynb #68b1f2f6
+class AcceleratorOptions(dict[str, Any]):
+    "Hold `accelerator_config`; its options are read and set as attributes as well."
+    def __getattr__(self, name: str) -> Any:
+        if name not in settings_table("config_keys")["accelerator_config"]: raise AttributeError(name)
+        return self.get(name)
+    __setattr__ = dict.__setitem__
+    # of snapshots and checkpoints, which hold plain values
+    def __deepcopy__(self, memo: object) -> dict[str, Any]:
+        return dict(self)
+
+class DerivableArguments(TrainingArguments):
+    "Training arguments from which other packages derive theirs."
+
+    @property
+    def accelerator_config(self) -> AcceleratorOptions:
+        "Return the configuration as an object with attributes, which TRL sets for streams."
+        value = vars(self)["accelerator_config"]
+        if value is None or type(value) is dict:
+            value = vars(self)["accelerator_config"] = AcceleratorOptions(value or {})
+        return value
+    @accelerator_config.setter
+    def accelerator_config(self, value: Any) -> None:
+        vars(self)["accelerator_config"] = value
+
 # modules of transformers, and the classes that take the place of those that they define
 REPLACED: dict[str, dict[str, type]] = {
     "trainer": {"Trainer": Learner},
     "trainer_seq2seq": {"Seq2SeqTrainer": Learner},
-    "training_args": {"TrainingArguments": TrainingArguments},
-    "training_args_seq2seq": {"Seq2SeqTrainingArguments": TrainingArguments},
+    "training_args": {"TrainingArguments": DerivableArguments},
+    "training_args_seq2seq": {"Seq2SeqTrainingArguments": DerivableArguments},
     "trainer_callback": {"ProgressCallback": ProgressCallback} | {
         name: getattr(trainer_nb.core.callbacks, name)
         for name in (
@@ -68,8 +93,8 @@ class TransformersPatch:
             # transformers looks a name up in the module when it is first read
             for owner in (*_PACKAGES.values(), modules[name]):
                 for attribute, replacement in classes.items():
-                    # some names are in the module only
-                    if not hasattr(owner, attribute): continue
+                    # some names are in the module only, and the first call has replaced them
+                    if getattr(owner, attribute, replacement) is replacement: continue
                     self._before.append((owner, attribute, getattr(owner, attribute)))
                     setattr(owner, attribute, replacement)
 

@@ -1092,7 +1092,10 @@ class Learner(
             check_elsewhere(self, name)
         object.__delattr__(self, name)
 
-    def __repr__(self): return f"Learner({describe_run(self.run_state)})"
+    def __repr__(self):
+        # in the constructor of a subclass: datasets name the object whose method maps them
+        if "run_state" not in vars(self): return object.__repr__(self)
+        return f"Learner({describe_run(self.run_state)})"
     def __reduce__(self):
         raise TypeError(
             "A Learner cannot be copied or pickled: it holds a run under way. learn.snapshot() holds the run's state,"
