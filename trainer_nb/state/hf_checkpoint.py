@@ -177,7 +177,7 @@ def position_after_batches(feed, epoch: int, batches: int) -> int:
         return (
             min(order.size * batches, order.samples)
             if hasattr(order, "size")
-            else sum(map(len, islice(order.iterate_from(0), batches)))
+            else sum(batch.samples for batch in islice(order.iterate_from(0), batches))
         )
     cursor = Cursor(epoch, 0)
     with preserve_generators():

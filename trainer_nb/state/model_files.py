@@ -356,6 +356,9 @@ def read_weights_for_model(
     is_file = not has_distributed_weights(folder)
     if is_file and not set(weights) <= set(own) and hasattr(model, "from_pretrained"):
         weights = cast(type[PretrainedModel], type(model)).from_pretrained(folder).state_dict()
+    elif is_file and not set(weights) <= set(own) and hasattr(model, "_first_module"):
+        # sentence-transformers write each module into a folder of its own, the first one without its prefix
+        weights = cast(Any, type(model))(str(folder), device="cpu").state_dict()
     # a tied weight has one name in the file
     there = {id(own[k]) for k in weights if k in own}
     computed = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
