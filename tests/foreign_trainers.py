@@ -1,6 +1,7 @@
 """Train with trainers of TRL and sentence-transformers, and print what came out as JSON: `plain` as they are, `patched` as learners.
 
-For learners, also what the same run ends in when it goes back, and when a new learner resumes it from a checkpoint."""
+For learners, also what the same run ends in when it goes back, and when a new learner resumes it from a checkpoint, or from one of the unpatched run
+(THEIRS: folders of these runs by name, as JSON)."""
 import hashlib, json, os, shutil, sys, tempfile, warnings
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 
 torch.set_num_threads(1)
 PATCHED = sys.argv[1] == "patched"
+THEIRS = json.loads(os.environ.get("THEIRS", "{}"))
 if PATCHED:
     from trainer_nb import patch_transformers
     patch_transformers()
@@ -27,11 +29,12 @@ def settings(folder, **given):
                 per_device_train_batch_size=4, save_steps=3, eval_strategy="steps", eval_steps=3) | given
 
 
-def sft(folder, kind="text", lora=False, **given):
+def sft(folder, kind="text", lora=False, stream=False, **given):
     from peft import LoraConfig
     from trl import SFTConfig, SFTTrainer
     rows = Dataset.from_list(DATA[kind]())
-    return SFTTrainer(make_model(), SFTConfig(**settings(folder, max_length=None, **given)), train_dataset=rows, eval_dataset=rows.select(range(6)),
+    data = rows.to_iterable_dataset() if stream else rows
+    return SFTTrainer(make_model(), SFTConfig(**settings(folder, max_length=None, **given)), train_dataset=data, eval_dataset=rows.select(range(6)),
                       processing_class=make_tokenizer(), peft_config=LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM") if lora else None)
 
 
@@ -40,6 +43,14 @@ def dpo(folder, **given):
     rows = Dataset.from_list(PAIRS)
     return DPOTrainer(make_model(), make_model(), DPOConfig(**settings(folder, max_length=None, **given)), train_dataset=rows,
                       eval_dataset=rows.select(range(6)), processing_class=make_tokenizer())
+
+
+def orpo(folder):
+    "Maps with a method of the trainer before its constructor."
+    from trl.experimental.orpo import ORPOConfig, ORPOTrainer
+    rows = Dataset.from_list(PAIRS)
+    return ORPOTrainer(make_model(), ORPOConfig(**settings(folder, max_length=64)), train_dataset=rows, eval_dataset=rows.select(range(6)),
+                       processing_class=make_tokenizer())
 
 
 def reward(folder):
@@ -78,7 +89,7 @@ def sentences(folder, several=False):
 PROGRAMS = {
     "text": sft, "prompt and completion": lambda f: sft(f, "prompt and completion"), "conversations": lambda f: sft(f, "messages"),
     "accumulation": lambda f: sft(f, gradient_accumulation_steps=2), "LoRA": lambda f: sft(f, lora=True),
-    "DPO": dpo, "reward": reward, "GRPO": grpo, "sentences": sentences, "sentences of several data sets": lambda f: sentences(f, True),
+    "a stream": lambda f: sft(f, stream=True), "ORPO": orpo, "DPO": dpo, "reward": reward, "GRPO": grpo, "sentences": sentences, "sentences of several data sets": lambda f: sentences(f, True),
 }
 
 
@@ -97,7 +108,7 @@ def main(names):
         def begin(): return make(folder := tempfile.mkdtemp()), folder
         trainer, folder = begin()
         trainer.train()
-        results[name] = outcome(trainer, folder)
+        results[name] = outcome(trainer, folder) | {"folder": folder}
         results[name]["evaluated"] = None if trainer.eval_dataset is None else {k: v for k, v in sorted(trainer.evaluate().items()) if k.startswith("eval_") and "second" not in k and "time" not in k}
         if not PATCHED: continue
         trainer, folder = begin()
@@ -112,6 +123,10 @@ def main(names):
         resumed = make(folder)
         resumed.train(resume_from_checkpoint=True)
         results[name]["resumed"] = outcome(resumed, folder)
+        if name not in THEIRS: continue
+        trainer, folder = begin()
+        trainer.train(resume_from_checkpoint=f"{THEIRS[name]}/checkpoint-3")
+        results[name]["taken over"] = outcome(trainer, folder)
     print("RESULTS" + json.dumps(results))
 
 

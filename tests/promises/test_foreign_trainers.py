@@ -7,8 +7,9 @@ import pytest
 PROGRAM = Path(__file__).parent.parent/"foreign_trainers.py"
 
 
-def run(side, *names):
-    done = subprocess.run([sys.executable, str(PROGRAM), side, *names], capture_output=True, text=True, timeout=600, env=os.environ)
+def run(side, *names, theirs=None):
+    folders = json.dumps({name: r["folder"] for name, r in (theirs or {}).items()})
+    done = subprocess.run([sys.executable, str(PROGRAM), side, *names], capture_output=True, text=True, timeout=600, env=os.environ | {"THEIRS": folders})
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.partition("RESULTS")[2].splitlines()[0])
 
@@ -21,6 +22,8 @@ def check(theirs, ours, name):
         # the Trainer's loss of an evaluation is the mean of copies of one number, which may round it
         assert ours["log"] == [{k: pytest.approx(v, rel=1e-6) if k == "eval_loss" else v for k, v in row.items()} for row in theirs["log"]]
         assert ours["evaluated"] == pytest.approx(theirs["evaluated"], rel=1e-6)
+        if "taken over" in ours:
+            assert ours["taken over"]["weights"] == ours["weights"]
     for way in ("back", "resumed"):
         assert ours[way]["weights"] == ours["weights"] and ours[way]["log"] == ours["log"], way
 
@@ -32,7 +35,8 @@ def test_fine_tuning_of_trl():
 @pytest.fixture(scope="module")
 def sides():
     pytest.importorskip("sentence_transformers")
-    return run("plain"), run("patched")
+    theirs = run("plain")
+    return theirs, run("patched", theirs=theirs)
 
 
 def test_a_trainer_of_trl_is_not_launched():
@@ -42,7 +46,7 @@ def test_a_trainer_of_trl_is_not_launched():
     assert "RAISED InvalidOperation launch() cannot move a SFTTrainer of TRL" in done.stdout and done.stdout.split()[-1] == "2", done.stderr[-2000:]
 
 
-NAMES = ["text", "prompt and completion", "conversations", "accumulation", "LoRA", "DPO", "reward", "GRPO", "sentences", "sentences of several data sets"]
+NAMES = ["text", "prompt and completion", "conversations", "accumulation", "LoRA", "a stream", "ORPO", "DPO", "reward", "GRPO", "sentences", "sentences of several data sets"]
 
 
 @pytest.mark.timeout(1200)
