@@ -23,7 +23,7 @@ from .engine.assignment import begin_run, check_assignment, check_deletion, chec
 from .engine.assignment import forget_early_assignments, record_override, watch_assignments
 from .diagnostics.guard import Guard
 from .engine.generate import generating
-from .engine.loop import TrainOutput, advance, describe_run, iterate_steps, make_stop_condition
+from .engine.loop import TrainOutput, advance, iterate_steps, make_stop_condition
 from .engine.loop import make_train_output, validate_step_count
 from .engine.given_parts import check_not_elsewhere
 from .engine.overrides import TrainerBase
@@ -1092,10 +1092,6 @@ class Learner(
             check_elsewhere(self, name)
         object.__delattr__(self, name)
 
-    def __repr__(self):
-        # in the constructor of a subclass: datasets name the object whose method maps them
-        if "run_state" not in vars(self): return object.__repr__(self)
-        return f"Learner({describe_run(self.run_state)})"
     def __reduce__(self):
         raise TypeError(
             "A Learner cannot be copied or pickled: it holds a run under way. learn.snapshot() holds the run's state,"

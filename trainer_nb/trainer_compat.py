@@ -17,6 +17,7 @@ from .args.deepspeed_args import is_deepspeed_enabled
 from .core.errors import find_hints, is_misspelling, missing_attribute_error, of_package, warn
 from .device.weight_storage import is_model_parallel
 from .engine.dataloaders import make_loader
+from .engine.loop import describe_run
 from .live.model_card import dataset_name, describe_datasets, draft_model_card, is_foreign_card
 from .live.model_card import write_model_card
 
@@ -167,6 +168,11 @@ class TrainerCompatMixin:
     def _known_datasets(self) -> list[str]:
         names = [dataset_name(data) for data in self._card_datasets().values()]
         return list(dict.fromkeys(name for name in names if name is not None))
+
+    def __repr__(self) -> str:
+        # in the constructor of a subclass: datasets name the object whose method maps them
+        if "run_state" not in vars(self): return object.__repr__(self)
+        return f"Learner({describe_run(self.run_state)})"
 
     def end(self):
         "Release all memory and end the other processes, at the end of a script."
