@@ -68,6 +68,9 @@ def derived_packages(cls: type) -> set[str]:
 # modules `transformers`, by id: the import of the Trainer replaces the first one, to which a notebook may still refer
 _PACKAGES: dict[int, ModuleType] = {}
 
+# their classes, by id of the module and name
+_ORIGINALS: dict[tuple[int, str], Any] = {}
+
 class TransformersPatch:
     "Hold what `patch_transformers()` has replaced; `undo()`, or the end of a `with` block, puts it back."
     def __init__(self) -> None:
@@ -80,8 +83,8 @@ class TransformersPatch:
         except ModuleNotFoundError:
             raise ImportError("patch_transformers() needs transformers; install it: pip install transformers") from None
         modules = {name: importlib.import_module(f"transformers.{name}") for name in REPLACED}
-        packages.append(sys.modules["transformers"])
-        _PACKAGES.update({id(package): package for package in packages})
+        packages += [sys.modules["transformers"], *vars(sys.modules["__main__"]).values()]
+        _PACKAGES.update({id(p): p for p in packages if isinstance(p, ModuleType) and p.__name__ == "transformers"})
         bases = modules["trainer"].Trainer, modules["training_args"].TrainingArguments
         late = derived_packages(bases[0]) | derived_packages(bases[1])
         if late and bases[0] is not Learner:
@@ -96,15 +99,19 @@ class TransformersPatch:
                     # some names are in the module only, and the first call has replaced them
                     if getattr(owner, attribute, replacement) is replacement: continue
                     self._before.append((owner, attribute, getattr(owner, attribute)))
+                    _ORIGINALS.setdefault((id(owner), attribute), getattr(owner, attribute))
                     setattr(owner, attribute, replacement)
 
     def undo(self) -> None:
-        "Put the classes of transformers back; a package that was imported in between keeps those of trainer_nb."
+        """Put the classes of transformers back, also those that an earlier call has replaced; a package that was imported
+        in between keeps those of trainer_nb."""
         while self._before:
-            setattr(*self._before.pop())
+            owner, name, _ = self._before.pop()
+            setattr(owner, name, _ORIGINALS[id(owner), name])
 
     def __enter__(self) -> Self: return self
-    def __exit__(self, *error: object) -> None: self.undo()
+    def __exit__(self, *error: object) -> None:
+        while self._before: setattr(*self._before.pop())
 
 def patch_transformers() -> TransformersPatch:
     """Put `Learner`, `TrainingArguments` and the callbacks in the place of transformers' classes, so that trainers
