@@ -197,10 +197,7 @@ def warn_first_loss(run: RunState) -> None:
             " mean over samples and elements, not the sum"
         )
     else:
-        cause = (
-            "look for such values in the inputs and labels, and for log(0) or a division by 0 in the model and the loss;"
-            " debug='underflow_overflow' names the layer, and learn.reset() goes back to the first weights"
-        )
+        cause = "learn.diagnose() looks for the cause, and learn.reset() goes back to the first weights"
     warn_once(run, f"The loss of the first step is {loss:.4g}; {cause}.")
 
 def mean_loss_to_log(
