@@ -37,6 +37,7 @@ from ..engine.run_state import run_modules
 from ..engine.session import record_manual_changes
 from ..engine.snapshot import capture_snapshot
 from ..engine.snapshot_fields import FIELD_KEEPERS
+from ..engine.state_holders import defining_package
 from ..engine.user_state import report_lost
 from ..optim.optimizers import create_optimizer
 
@@ -235,6 +236,11 @@ def check_plannable(learner: TrainerBase):
     "Raise InvalidOperation for a run whose memory does not follow from the shapes of one process."
     args = learner.args
     require_undivided(args, "memory_plan()", "leave out fsdp= and deepspeed= to see what is to be divided")
+    if defining_package(learner) == "trl":
+        raise InvalidOperation(
+            f"memory_plan() computes with shapes alone, and the loss of a {type(learner).__name__} of TRL reads numbers;"
+            " learn.batch_size_find() measures steps."
+        )
     if any(is_read_only(p) for p in learner.model.parameters()):
         raise InvalidOperation("memory_plan() does not know the memory of quantized or offloaded weights.")
     if learner.optimizer is None and type(learner).create_optimizer is not TrainerBase.create_optimizer:

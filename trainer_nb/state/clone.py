@@ -32,7 +32,7 @@ from ..engine.run_state import FirstState, GivenSettings, HigherParts, Reports, 
 from ..core.seeding import FUNCTIONS, parts_of
 from ..core.tree import OPTIMIZER, has_state_dict, is_resource, is_tensor_with_methods, of_library
 from ..core.nodes import ATOMS
-from ..engine.state_holders import LEARNER, is_generator, not_state
+from ..engine.state_holders import LEARNER, defining_package, is_generator, not_state
 from ..optim.schedules import schedule_parts
 from .restore import Snapshots
 from .rewind_buffer import RewindBuffer
@@ -451,6 +451,11 @@ def check_functions(
             used = part or used_part(function, {}, own, copied_name)
             if used is None: continue
             reads = f"{name}: the function {function.__qualname__} reads {used}, by its closure, a default value or a global"
+            if computes and part is not None and defining_package(learner) == "trl":
+                raise InvalidOperation(
+                    f"branch() and hyperparameter_search() cannot copy a {type(learner).__name__} of TRL, which has put a function"
+                    " that refers to the model into it; learn.snapshot('before'), learn.set(...) and learn.restore('before') try settings in turn."
+                )
             if computes and part is not None:
                 raise InvalidOperation(
                     f"{reads}, and would compute with the same one in a copy of the learner. What is copied with the model is a"
