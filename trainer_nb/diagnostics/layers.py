@@ -37,6 +37,7 @@ from ..engine.loss import call_model, model_arguments
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare_model
 from ..engine.rollback import AdaptiveBackup, FullBackup
+from ..engine.state_holders import defining_package
 from ..engine.run_state import RunState, record_act, run_modules
 from ..engine.training_modes import hold_eval_mode
 from ..optim.extra_optimizers import TARGET_GROUP_KEYS
@@ -668,6 +669,10 @@ def measure_output_shapes(learner: TrainerBase) -> dict[str, tuple[int, ...]]:
             hooks = [m.register_forward_hook(hook_of(n)) for n, m in learner.model.named_modules()]
             given, _ = model_arguments(learner, learner._prepare_inputs(batch))
             call_model(run.model, given)
+    except (TypeError, ValueError):
+        # trainers of other packages may call the model with other inputs than a batch
+        if defining_package(learner) is None: raise
+        return {}
     finally:
         for h in hooks:
             h.remove()
