@@ -10,8 +10,12 @@ import sys
 from types import ModuleType
 from typing import Any, Self
 
+from accelerate import DeepSpeedPlugin, PartialState
+
 import trainer_nb.core.callbacks
 from .args.fields import settings_table
+from .args.deepspeed_args import is_deepspeed_enabled
+from .args.parallel import connect_processes
 from .args.training_args import TrainingArguments
 from .core.errors import InvalidOperation
 from .learner import Learner
@@ -30,6 +34,17 @@ class AcceleratorOptions(dict[str, Any]):
 
 class DerivableArguments(TrainingArguments):
     "Training arguments from which other packages derive theirs."
+
+    @property
+    def distributed_state(self) -> PartialState:
+        "Return Accelerate's state of the processes; make it if it is not there."
+        connect_processes(self.use_cpu, self.ddp_timeout_delta, self.ddp_backend)
+        return PartialState()
+
+    @property
+    def deepspeed_plugin(self) -> DeepSpeedPlugin | None:
+        "Return a plugin of Accelerate for the configuration of DeepSpeed; None without DeepSpeed."
+        return DeepSpeedPlugin(hf_ds_config=self.deepspeed) if is_deepspeed_enabled(self) else None
 
     @property
     def accelerator_config(self) -> AcceleratorOptions:
@@ -68,13 +83,12 @@ def derived_packages(cls: type) -> set[str]:
 # modules `transformers`, by id: the import of the Trainer replaces the first one, to which a notebook may still refer
 _PACKAGES: dict[int, ModuleType] = {}
 
-# their classes, by id of the module and name
-_ORIGINALS: dict[tuple[int, str], Any] = {}
+# what was replaced, by the id of the module and the name: the module and its class
+_ORIGINALS: dict[tuple[int, str], tuple[ModuleType, type]] = {}
 
 class TransformersPatch:
-    "Hold what `patch_transformers()` has replaced; `undo()`, or the end of a `with` block, puts it back."
-    def __init__(self) -> None:
-        self._before: list[tuple[ModuleType, str, Any]] = []
+    "Undo `patch_transformers()`: by `undo()`, or at the end of a `with` block."
+    is_first = False   # this call has replaced classes
 
     def apply(self) -> None:
         "Replace the classes. Raise ImportError without transformers, InvalidOperation if it is too late."
@@ -96,27 +110,29 @@ class TransformersPatch:
             # transformers looks a name up in the module when it is first read
             for owner in (*_PACKAGES.values(), modules[name]):
                 for attribute, replacement in classes.items():
-                    # some names are in the module only, and the first call has replaced them
-                    if getattr(owner, attribute, replacement) is replacement: continue
-                    self._before.append((owner, attribute, getattr(owner, attribute)))
-                    _ORIGINALS.setdefault((id(owner), attribute), getattr(owner, attribute))
+                    # some names are in the module only, and an earlier call may have replaced them
+                    present = getattr(owner, attribute, replacement)
+                    if present is replacement: continue
+                    _ORIGINALS[id(owner), attribute] = owner, present
                     setattr(owner, attribute, replacement)
+                    self.is_first = True
 
     def undo(self) -> None:
-        """Put the classes of transformers back, also those that an earlier call has replaced; a package that was imported
-        in between keeps those of trainer_nb."""
-        while self._before:
-            owner, name, _ = self._before.pop()
-            setattr(owner, name, _ORIGINALS[id(owner), name])
+        "Put the classes of transformers back; a package that was imported in between keeps those of trainer_nb."
+        while _ORIGINALS:
+            (_, name), (owner, original) = _ORIGINALS.popitem()
+            setattr(owner, name, original)
 
     def __enter__(self) -> Self: return self
     def __exit__(self, *error: object) -> None:
-        while self._before: setattr(*self._before.pop())
+        # not at the end of a block within another one
+        if self.is_first: self.undo()
 
 def patch_transformers() -> TransformersPatch:
     """Put `Learner`, `TrainingArguments` and the callbacks in the place of transformers' classes, so that trainers
     which are imported from now on derive from them; return an object that undoes it, also at the end of a `with`
-    block. Raise ImportError without transformers, and InvalidOperation if a package has imported its trainers before."""
+    block. Raise ImportError without transformers, and InvalidOperation if a package has imported its trainers
+    before."""
     patch = TransformersPatch()
     patch.apply()
     return patch

@@ -31,7 +31,6 @@ from .validation import UNSUPPORTED, check_setting, matches_type, tracker_names
 from ..display.tables import html_table
 
 if TYPE_CHECKING:
-    from accelerate import DeepSpeedPlugin, PartialState
     from trainer_nb.args.keywords import TrainingArgumentsKwargs
 
 # %% ../../nbs/02_args/08_training_args.ipynb #1d774ad3
@@ -298,20 +297,6 @@ class TrainingArguments(CheckedNames, ArgumentSetters, SettingFields):
     def n_gpu(self) -> int: return int(self.device.type == "cuda")
     @property
     def ddp_timeout_delta(self) -> timedelta: return timedelta(seconds=self.ddp_timeout)
-
-    # read by trainers of other packages, before the run is prepared
-    @property
-    def distributed_state(self) -> PartialState:
-        "Return Accelerate's state of the processes; make it if it is not there."
-        from accelerate import PartialState
-        connect_processes(self.use_cpu, self.ddp_timeout_delta, self.ddp_backend)
-        return PartialState()
-    @property
-    def deepspeed_plugin(self) -> DeepSpeedPlugin | None:
-        "Return a plugin of Accelerate for the configuration of DeepSpeed; None without DeepSpeed."
-        if not is_deepspeed_enabled(self): return None
-        from accelerate import DeepSpeedPlugin
-        return DeepSpeedPlugin(hf_ds_config=self.deepspeed)
 
     def get_process_log_level(self) -> int:
         """Return the `logging` level of this process: `log_level` if

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
-from accelerate.data_loader import BatchSamplerShard, IterableDatasetShard
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..core.seeding import SEED_FETCH, SEED_ORDER, GeneratorSeeds, making_batch, mix_seed, preserve_generators
@@ -178,6 +177,8 @@ class Dispatcher:
 def unprepared(loader: Any) -> Any:
     "Return the loader that Accelerate's `prepare()` was given: the run divides the batches and moves them itself."
     if not hasattr(loader, "base_dataloader"): return loader
+    # the import of trainer_nb stays light
+    from accelerate.data_loader import BatchSamplerShard, IterableDatasetShard
     loader = copy.copy(loader.base_dataloader)
     for name in ("batch_sampler", "dataset"):
         part = getattr(loader, name)

@@ -261,7 +261,8 @@ def lost_in_update(past: Past, step: Step, first: int, seen: str) -> Finding | N
     names = lost_weights(past.learner.run_state)
     if not names and math.isfinite(norm):
         raise Unavailable(
-            f"{seen}, and step {first}, taken again, is finite: it depends on something outside of the run, a callback, or a write to .data"
+            f"{seen}, and step {first}, taken again, is finite: it depends on something outside of the run, a callback,"
+            " or a write to .data"
         )
     rate = format_value(float(past.learner.run_state.optimizer.param_groups[0]["lr"]))
     seen = f"{seen}: the update of step {first} makes {names_in_short(names)} infinite or NaN, at the rate {rate}" if names else seen
