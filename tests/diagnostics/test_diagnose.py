@@ -136,7 +136,7 @@ def steep(learn):
 WRONG = {
     "a far sample": ({"data": FAR, "optim": "sgd", "max_grad_norm": 0.0}, {"data": MANY, "optim": "sgd", "max_grad_norm": 0.0}, 80,
                      ["the loss of sample 500 is", "grows most in", "the rate is", "on_spike='skip'"], True),
-    "a rate by hand": ({"data": MANY, "optim": "sgd"}, {"data": MANY, "optim": "sgd"}, steep, ["lr=30.0 at step 70", "the cause are the weights", "without lr=30.0"], True),
+    "a rate by hand": ({"data": MANY, "optim": "sgd"}, {"data": MANY, "optim": "sgd"}, steep, ["lr=30.0 at step 70", "without lr=30.0"], True),
     "a rate too small": ({"data": MANY, "learning_rate": 1e-7}, {"data": MANY}, 80, ["the mean loss of the last third", "learn.reset(); learn.set(learning_rate="], True),
     "a rate of 0": ({"data": MANY, "learning_rate": 0.0}, {"data": MANY}, 80, ["the rate is 0", "no weight moves"], False),
     "no gradient": ({"data": TensorDataset(torch.ones(320, 8), Y * 0), "loss_func": lambda out, y: 0 * out.sum() + 2.0}, {}, 60,

@@ -243,12 +243,15 @@ class LogFile:
     ):
         self.path = path
         self.error: Exception | None = None   # of the first write that failed; nothing is written after it
+        self.pid = os.getpid()
 
     def put(
         self,
         line: dict | Callable[[], dict],  # plain values, or a function that returns them
     ):
         "Queue a line without waiting for the disk."
+        # a process that was forked has a copy of this object
+        if self.pid != os.getpid(): return
         LOG_WRITER.put(self, dump_line(line) if isinstance(line, dict) else line)
         if isinstance(line, dict) and line["kind"] not in COLLECTED_KINDS:
             LOG_WRITER.is_awaited.set()
