@@ -83,8 +83,8 @@ def derived_packages(cls: type) -> set[str]:
 # modules `transformers`, by id: the import of the Trainer replaces the first one, to which a notebook may still refer
 _PACKAGES: dict[int, ModuleType] = {}
 
-# what was replaced, by the id of the module and the name: the module and its class
-_ORIGINALS: dict[tuple[int, str], tuple[ModuleType, type]] = {}
+# what was replaced: the module, the name, and the class of transformers
+_ORIGINALS: list[tuple[ModuleType, str, type]] = []
 
 class TransformersPatch:
     "Undo `patch_transformers()`: by `undo()`, or at the end of a `with` block."
@@ -113,15 +113,14 @@ class TransformersPatch:
                     # some names are in the module only, and an earlier call may have replaced them
                     present = getattr(owner, attribute, replacement)
                     if present is replacement: continue
-                    _ORIGINALS[id(owner), attribute] = owner, present
+                    _ORIGINALS.append((owner, attribute, present))
                     setattr(owner, attribute, replacement)
                     self.is_first = True
 
     def undo(self) -> None:
         "Put the classes of transformers back; a package that was imported in between keeps those of trainer_nb."
         while _ORIGINALS:
-            (_, name), (owner, original) = _ORIGINALS.popitem()
-            setattr(owner, name, original)
+            setattr(*_ORIGINALS.pop())
 
     def __enter__(self) -> Self: return self
     def __exit__(self, *error: object) -> None:

@@ -561,8 +561,7 @@ def bound_handler(learner: EventSource) -> CallbackHandler:
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #70d6ec2c
 # The events after which generators are seeded before they are used. An optimizer may draw numbers for stochastic
-# rounding:
-# so the events between the forward pass and the end of the update leave the generators as they are.
+# rounding, so the events between the forward pass and the end of the update leave the generators as they are.
 _SEEDED_EVENTS = {
     event: number
     for number, event in enumerate(EVENTS)

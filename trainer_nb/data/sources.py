@@ -409,8 +409,7 @@ class BatchSource:
 
 # %% ../../nbs/03_data/02_sources.ipynb #876ff313
 # A plan of the batches of an epoch has the number of its `samples`, `iterate_from(position)`, and `left(position)`,
-# the number
-# of batches after a position.
+# the number of batches after a position.
 class _SlicedPlan:
     "Cut an order (a tensor or a range) into batches; `size` is that of one process."
     def __init__(self, order: Sequence[int] | torch.Tensor, size: int, drop_last: bool, share: RankShard):

@@ -640,8 +640,7 @@ class Device:
         "Run backward; scale the loss if there is a scaler."
         self.strategy.backward(loss, self.scaler, self.on_computed)
         # Its empty graph lives until the next one exists, as in a loop written by hand. If nothing were left
-        # at the end of
-        # the heap, the C library would return the memory of the activations to the system, and fetch it again
+        # at the end of the heap, the C library would return the memory of the activations to the system, and fetch it again
         # in each step.
         self._last_loss = loss if loss.is_cpu else None
 

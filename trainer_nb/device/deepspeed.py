@@ -206,8 +206,7 @@ class GradientOrder(PassComparison):
         index = len(self._current) - 1
         if self._expected is None or self._expected[index : index + 1] == [name]: return
         # All have deviated alike: they go on in an order that they had before, if one begins like this. So
-        # passes that take
-        # turns, such as those of two losses, are compared once each, not at each parameter.
+        # passes that take turns, such as those of two losses, are compared once each, not at each parameter.
         self._expected = next((o for o in self._orders if o[: index + 1] == self._current), self._expected)
 
     def _arrive(self, p: torch.nn.Parameter, group: int):

@@ -19,7 +19,8 @@ from torch.utils.data import DataLoader
 from ..core.seeding import seed_all
 from ..data.collate import map_tensors, shallow_copy_batch
 from ..device.accelerator import unwrap
-from .interpret import collect_tensors, get_first_batch, is_classification, unchanged_data
+from .interpret import collect_tensors, first_part, get_first_batch, is_classification
+from .interpret import unchanged_data
 from .isolated import begin_step
 from .layers import LayerStats, measure_layers, measure_outputs, named_layers
 from .results import learner_inputs
@@ -223,10 +224,6 @@ class Outputs(NamedTuple):
     batch: Any
     predicted: Any
     labels: Any
-
-def first_part(value: Any) -> Any:
-    "Return the first of several outputs or labels; a single one as it is."
-    return value[0] if isinstance(value, (tuple, list)) and value else value
 
 class Evidence:
     "Make what checks look at, once; use it inside `isolated_training`."

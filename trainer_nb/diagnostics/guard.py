@@ -173,7 +173,7 @@ class Guard:
         did: str,  # what follows, as the setting says
         severity: str, seen: str, meaning: str,  # as in Finding
     ) -> None:
-        "Record a finding, tell the callbacks, and decide what follows."
+        "Record a finding, call on_finding, and decide what follows."
         from trainer_nb.diagnostics.evidence import Finding
         run = learner.run_state
         sentence = f"{seen[0].upper()}{seen[1:]}"

@@ -172,7 +172,7 @@ def losses_do_not_jump(past: Past) -> Finding | None:
     )
 
 # %% ../../nbs/08_diagnostics/14_incidents.ipynb #929d4ec3
-STILL = 50      # steps that tell, and LONG without a rate that helps
+STILL = 50      # steps that are enough, and LONG without a rate that helps
 LONG = 100
 TREND = 2.5     # standard errors of a rank correlation
 SIGNIFICANCE = 4.0   # standard errors of the difference of two medians

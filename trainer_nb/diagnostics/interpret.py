@@ -173,6 +173,10 @@ def decode_texts(
         rows = [row[kept.bool()] for row, kept in zip(rows, mask)]
     return [processing_class.decode(row.tolist(), skip_special_tokens=False) for row in rows]
 
+def first_part(value: Any) -> Any:
+    "Return the first of several outputs or labels; a single one as it is."
+    return value[0] if isinstance(value, (tuple, list)) and value else value
+
 def first_labels(labels: object, n: int, names: Sequence[str]) -> list:
     "Return the names of the first labels; an empty list unless each label is a single value."
     labels = labels[0] if isinstance(labels, tuple) and labels else labels
@@ -285,9 +289,7 @@ def iterate_predictions(learner: TrainerBase, loader: Iterable) -> Iterator[tupl
         batch = learner._prepare_inputs(batch)
         with left_there(learner, NO_GENERATION):
             _, predicted, labels = learner.prediction_step(unwrap(run.wrapped_model), shallow_copy_batch(batch), False)
-        # the first of several outputs, or of several labels
-        predicted, labels = (o[0] if isinstance(o, (tuple, list)) and o else o for o in (predicted, labels))
-        yield batch, n, predicted, labels
+        yield batch, n, first_part(predicted), first_part(labels)
         fire_event(learner, "on_prediction_step")
 
 def is_classification(predicted: object, labels: object) -> bool:

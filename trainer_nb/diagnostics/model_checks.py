@@ -16,8 +16,8 @@ from torch import nn
 from ..data.collate import infer_batch_size, map_tensors
 from ..device.weight_storage import has_adapters, is_read_only
 from .data_checks import share_equal, shifts_labels, token_batch, token_labels
-from .evidence import Evidence, Finding, Unavailable, check, first_part
-from .interpret import collect_tensors
+from .evidence import Evidence, Finding, Unavailable, check
+from .interpret import collect_tensors, first_part
 from ..display.tables import format_value
 from ..state.model_files import adapter_names, adapter_state_keys
 

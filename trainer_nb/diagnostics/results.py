@@ -16,7 +16,7 @@ from ..core.errors import short_repr
 from ..core.seeding import preserve_generators
 from ..data.collate import infer_batch_size, map_tensors
 from .interpret import DatasetOrName, class_name, class_names, decode_texts, example_rows
-from .interpret import find_images, get_eval_loader, is_classification, is_image
+from .interpret import find_images, first_part, get_eval_loader, is_classification, is_image
 from .interpret import iterate_predictions, select_example, unchanged_data
 from ..display.svg import image_grid
 from ..display.tables import Table, escape_html, format_value, html_table, text_table, to_frame
@@ -215,7 +215,7 @@ def complete_sample(learner: TrainerBase, sample: Any, first: Any) -> Any:
     # A collator would make float64 of a number, and an input and a label of a list.
     if _is_numbers(sample) and not isinstance(first, list): sample = torch.tensor(sample)
     if not isinstance(first, Mapping):
-        _check_no_batch(sample, first[0] if isinstance(first, (tuple, list)) and first else first)
+        _check_no_batch(sample, first_part(first))
         return sample
     names = [name for name in split_labels(first, learner.label_names)[0] if name in learner_inputs(learner, first)]
     if len(names) == 1:

@@ -104,7 +104,7 @@ COPIED_KINDS: dict[str, Callable[[Any], bool]] = {
     "generators": is_generator,
 }
 # kinds of objects of libraries, which may add attributes that are not state
-LIBRARY_KINDS = ("trainer", "library", "settings", "numbers", "tensors")
+LIBRARY_KINDS = ("library", "settings", "numbers", "tensors")
 
 # %% ../../nbs/06_engine/10_state_holders.ipynb #44147061
 # Attributes of every learner.

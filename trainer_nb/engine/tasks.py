@@ -76,7 +76,7 @@ def do_step_end(learner: TrainerBase, task: Task) -> None:
             requested = control.should_log or control.should_evaluate or control.should_save
             # before anything that reads the weights
             goes_back = run.parts.guard is not None and run.parts.guard.look(learner, requested)
-            # a callback that hears of a finding may request something, too
+            # an on_finding callback may request something, too
             requested = requested or any(due.name == "on_finding" for due in run.due)
             # whether a stream has ended may be unknown (None)
             may_end = control.should_epoch_stop or run.loader.source.at_end(run.cursor) is not False

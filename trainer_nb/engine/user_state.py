@@ -235,11 +235,9 @@ def restore_user_state(
                 problems[name] = str(error)
             except Exception as error:
                 problems[name] = f"could not be restored ({type(error).__name__}: {error})"
-        if only is None and is_same:
+        if only is None and is_same and holder.kinds not in LIBRARY_KINDS:
             for key in [k for k in holder.items() if k not in saved["names"]]:
-                # what a library has added may be no state, except the value of a class that a trainer has replaced
-                if holder.kinds not in LIBRARY_KINDS or holder.kinds == "trainer" and hasattr(type(holder.owner), key):
-                    del attributes[key]
+                del attributes[key]
         holder.complete(attributes)
     problems = dict.fromkeys(_inexact(run, state, put_names, find), "could not be restored exactly") | problems
     silent = tuple(f"{holder.name}." for holder in holders if holder.saves_itself)
