@@ -201,8 +201,11 @@ class RowStore:
                 self.pending.pack()
                 packed = list(self.pending.packed)
                 rows = len(self)
-            positions = np.concatenate([np.empty(0, int), *(at for at, _ in packed)])
-            values = np.concatenate([np.empty(0), *to_host([values for _, values in packed])])
+                if not packed:
+                    self.fetched = rows
+                    return
+            positions = np.concatenate([at for at, _ in packed])
+            values = np.concatenate(to_host([values for _, values in packed]))
             with self.lock:
                 for column, name in enumerate(DEFERRED):
                     selected = positions % 3 == column

@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from importlib import resources
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -343,13 +343,26 @@ def ipython_shell() -> Any:
     "Return the active IPython shell, or None."
     return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
 
+# the last instruction with its position: a loop repeats it, and to count the instructions of a script takes a while
+_last_position: tuple[CodeType | None, int, tuple[int, int]] = None, 0, (0, 0)
+
+def _position(code: CodeType, instruction: int) -> tuple[int, int]:
+    "Return line and column of an instruction."
+    global _last_position
+    known, number, position = _last_position
+    if known is code and number == instruction: return position
+    line, _, column, _ = next(itertools.islice(code.co_positions(), instruction // 2, None))
+    position = line or 0, column or 0
+    _last_position = code, instruction, position
+    return position
+
 def calling_place() -> tuple[int, int, int] | None:
     "Return cell (0: a script), line and column of the expression of the notebook or script being evaluated; None elsewhere."
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and (frame.f_code.co_flags & inspect.CO_OPTIMIZED or frame.f_globals.get("__name__") != "__main__"):
         frame = frame.f_back
     if frame is None: return None
-    line, _, column, _ = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
+    line, column = _position(frame.f_code, frame.f_lasti)
     shell = ipython_shell()
     # IPython has counted the running cell already
     return 0 if shell is None else shell.execution_count - 1, line or frame.f_lineno, column or 0
