@@ -58,6 +58,19 @@ def quotient(x, h): return h / size(x)
 def quotient_above(x, h): return h / (size(x) + 1e-8)
 
 
+class Root(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sqrt()
+    @staticmethod
+    def backward(ctx, grad): return grad / (2 * ctx.saved_tensors[0].sqrt())
+
+
+def own(x, h): return h + 0.01 * Root.apply((h * size(x)).abs())
+def own_above(x, h): return h + 0.01 * Root.apply((h * size(x)).abs() + 1e-6)
+
+
 def typed(learn, line): exec(line, {"learn": learn, "torch": torch})
 def mended(function):
     def mend(learn, line):
@@ -75,6 +88,7 @@ LOST = {
     "the logarithm of 0": ({"model": net(log), "data": changed(0.0)}, {"model": net(log)}, ["log in middle (Part) makes infinity", "for sample 137"], mended(log_above)),
     "a slope of a root at 0": ({"model": net(root), "data": changed(0.0)}, {"model": net(root_above), "data": changed(0.0)}, ["the gradient of sqrt in middle (Part) is", "for sample 137"], mended(root_above)),
     "a division by 0": ({"model": net(quotient), "data": changed(0.0)}, {"model": net(quotient)}, ["in middle (Part)", "for sample 137"], mended(quotient_above)),
+    "a backward pass of its own": ({"model": net(own), "data": changed(0.0)}, {"model": net(own_above)}, ["the gradient of Root in middle (Part) is infinity", "for sample 137"], mended(own_above)),
     "a row that is masked": ({"model": net(masked), "data": changed(0.0)}, {"model": net(causal)}, ["softmax in middle (Part) makes NaN", "for sample 137"], mended(lambda x, h: masked(x, h).nan_to_num())),
     "an overflow in half precision": ({"model": net(half)}, {"model": net(whole)}, ["matmul in middle (Part) makes infinity", "float16"], mended(whole)),
     "a rate that is too large": ({**STEEP, "learning_rate": 3.0}, {**STEEP, "learning_rate": 0.01}, ["the loss of step 4 is inf", "mse_loss", "outside of the model"], typed),

@@ -148,6 +148,19 @@ def test_a_setting_counts_from_its_step_on():
     assert not corrections(again)
 
 
+@pytest.mark.parametrize("did", ["skip", "rewind and skip"])
+def test_a_verb_ends_with_the_epoch_whose_last_batch_is_left_out(did):
+    learn = learner(data(at=310), on_nan=did, train_sampling_strategy="sequential")
+    learn.run(epochs=1)
+    assert corrections(learn) and learn.state.epoch <= 1 and learn.run_state.cursor[:2] == (1, 0), learn.run_state.cursor
+
+
+def test_batches_that_are_left_out_close_to_each_other():
+    learn = learner(TensorDataset(X.index_fill(0, torch.tensor([112, 160]), math.nan), Y), on_nan="rewind and skip", train_sampling_strategy="sequential")
+    learn.run()
+    assert len(corrections(learn)) == 8 and np.isfinite(losses(learn)).all() and learn.run_state.cursor.epoch == 4
+
+
 @pytest.mark.parametrize("did", ["skip", "stop"])
 def test_what_follows_does_not_depend_on_a_callback_that_raises(did):
     plain, *others = (learner(on_nan=did, callbacks=given) for given in ([], [Fails()], [Fails()]))

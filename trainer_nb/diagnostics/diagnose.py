@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import re
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from ..data.collate import infer_batch_size
 from ..data.loader import MicroBatch
 from .check import Findings, names_in_short, run_checks
 from .evidence import Finding, Unavailable, read_samples
-from .incidents import AFTER, INCIDENTS, incident
+from .incidents import AFTER, INCIDENTS, Try, incident, tries_that_hold, without_change
 from .isolated import begin_step, isolated_training
 from .past import Past, first_lost_step, lost_weights, name_samples, try_part
 from .tensor_stats import dense_values
@@ -29,10 +28,8 @@ from ..display.tables import format_value
 from ..engine.loss import split_labels
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
-from ..engine.settings import change_settings
 from ..engine.step import Step, commit_step, rollback_step
 from ..state.rewind import changes_at
-from ..state.rewind_buffer import repeated_acts
 
 # %% ../../nbs/08_diagnostics/15_diagnose.ipynb #cf9aff36
 def are_gradients_finite(run: RunState) -> bool:
@@ -119,36 +116,24 @@ def without_samples(past: Past, found: Traced, rows: Sequence[int], n: int) -> s
 def try_settings(
     past: Past,
     first: int,  # the step that failed
-) -> tuple[int, dict[str, float], float] | None:
+) -> tuple[Try, float] | None:
     "Return a step to go back to and a setting with which the run does not fail, and the loss it reaches; None without one."
     before = (past.steps < first) & np.isfinite(past.losses)
     if not before.any(): return None
     steps, losses = past.steps[before], past.losses[before]
     calm = int(steps[losses.argmin()])
     usual = float(np.median(losses[steps <= calm]))
-    until = time.monotonic() + past.seconds
-    norm = past.run.args.max_grad_norm
     rate = float(past.rates[past.steps == first][0]) if first in past.steps else float(past.rates[-1])
-    settings: list[dict[str, float]] = [] if norm else [{"max_grad_norm": 1.0}]
+    settings: list[dict[str, float]] = [] if past.run.args.max_grad_norm else [{"max_grad_norm": 1.0}]
     rates = [rate / 10 ** k for k in range(1, 50)]
     settings += [{"lr": float(f"{each:.1g}")} for each in rates if 1e-7 < each < 10]
     # without the last change by hand, which rewind() takes back from a step before it
-    changed = [e["step"] for e in repeated_acts(past.run.history.events) if max(calm, 1) <= e["step"] < first]
-    tries: list[tuple[int, dict[str, float]]] = [(changed[-1] - 1, {})] if changed else []
+    tries = without_change(past, calm, first)
     # the update of the step with the lowest loss may be what has raised it
-    tries += [(start, setting) for start in sorted({first - 1, calm, calm - 1}, reverse=True) for setting in settings]
-    for start, setting in tries:
-        if time.monotonic() > until: return None
-        past.go_to(start)
-        if setting: change_settings(past.learner, setting)
-        losses = []
-        while past.learner.run_state.state.global_step < first + AFTER:
-            losses.append(float(past.take().loss))
-            if not losses[-1] <= usual + 4 * abs(usual): break
-        else:
-            reached = float(np.mean(losses[-AFTER:]))
-            if reached <= usual and not lost_weights(past.learner.run_state): return start, setting, reached
-    return None
+    tries += [Try(start, setting) for start in sorted({first - 1, calm, calm - 1}, reverse=True) for setting in settings]
+    held = tries_that_hold(past, tries, first, usual + 4 * abs(usual))
+    reached = ((each, float(np.mean(losses[-AFTER:]))) for each, losses in held)
+    return next(((each, loss) for each, loss in reached if loss <= usual), None)
 
 # %% ../../nbs/08_diagnostics/15_diagnose.ipynb #b4e865b0
 # by the names of operations: what their inputs are where they have no finite value or gradient, and a form that has one
@@ -241,16 +226,13 @@ def lost_in_step(past: Past, found: Traced, first: int, seen: str) -> Finding:
         cure = f"look at {'the model' if origin is None else origin.place.layer or 'the loss function'}"
     return Finding("error", seen, meaning, f"learn.rewind(to={first - 1}), then {cure}")
 
-def too_large_steps(past: Past, tried: tuple[int, dict[str, float], float], first: int, seen: str) -> Finding:
+def too_large_steps(past: Past, tried: tuple[Try, float], first: int, seen: str) -> Finding:
     "Describe a failure that another setting prevents."
-    start, setting, loss = tried
-    changes = ", ".join(f"{name}={value:g}" for name, value in setting.items())
-    undone = ", ".join(changes_at(past.run.history, start + 1))
+    each, loss = tried
     return Finding(
         "error", seen,
-        f"the values grew until they were out of range: {f'with {changes}' if changes else f'without {undone}'} from step"
-        f" {start} on, the steps up to {first + AFTER} are finite, with a mean loss of {format_value(loss)}",
-        f"learn.rewind(to={start}); learn.set({changes})" if changes else f"learn.rewind(to={start})",
+        f"the values grew until they were out of range: {each.describe(past)} from step {each.start} on, the steps up to"
+        f" {first + AFTER} are finite, with a mean loss of {format_value(loss)}", each.line,
     )
 
 def lost_in_update(past: Past, step: Step, first: int, seen: str) -> Finding | None:

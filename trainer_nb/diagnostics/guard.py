@@ -74,7 +74,7 @@ def spike_limit(losses: np.ndarray) -> float:
 
 # %% ../../nbs/08_diagnostics/13_guard.ipynb #0d08c101
 BACK = 10      # steps before the one that went wrong, for "rewind and ..."
-MOST = 5       # corrections within 2 * BACK steps; then the run ends
+MOST = 5       # corrections within 2 * BACK batches; then the run ends
 # settings that go back, and whether the batches are left out
 GOING_BACK = {"skip": True, "rewind and skip": True, "rewind with half the rate": False}
 
@@ -224,7 +224,13 @@ def decide(learner: TrainerBase, step: int, did: str, because: str) -> Decision:
     changes = [e for e in acts if e["step"] < step]
     # not before a change or an earlier correction, which it would undo
     target = step - 1 if did == "skip" else max(step - 1 - BACK, 0, *(e["step"] for e in changes[-1:]))
-    if sum(e["kind"] == "correction" and e["step"] > target - 2 * BACK for e in changes) >= MOST:
+    # where many batches are left out, few steps are between two
+    batches, lately = 0, 0
+    for e in changes[::-1]:
+        if e["kind"] != "correction": continue
+        lately += step - e["step"] + batches <= 2 * BACK
+        batches += e["data"]["skipped"]
+    if lately >= MOST:
         raise ValueError(f"{MOST} corrections did not prevent it")
     require_base_snapshot(learner, run.state.global_step - target, target)
     return Decision(target, because, step - target if GOING_BACK[did] else 0, 1.0 if GOING_BACK[did] else 0.5)

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from ..data.collate import infer_batch_size
 from .check import names_in_short
 from .evidence import Check, Evidence, Finding, Unavailable, check
-from .guard import BACK, EVERY, WINDOW, median, spike_limit
+from .guard import BACK, EVERY, LEAST, WINDOW, median, spike_limit
 from .isolated import begin_step
 from .past import Past, first_lost_step, lost_weights, name_samples, try_part
 from ..display.tables import format_value
@@ -32,8 +34,45 @@ incident = partial(check, table=INCIDENTS)
 # steps that are taken after the one that went wrong, with another setting
 AFTER = 10
 
+class Try(NamedTuple):
+    "Hold what may prevent something: a step to go back to, and what is changed there."
+    start: int
+    setting: dict[str, float] = {}
+    skipped: int = 0   # batches that are left out
+
+    @property
+    def line(self) -> str:
+        "Return what to type."
+        changes = "on_spike='skip'" if self.skipped else ", ".join(f"{name}={value:g}" for name, value in self.setting.items())
+        return f"learn.rewind(to={self.start})" + (f"; learn.set({changes})" if changes else "")
+
+    def describe(self, past: Past) -> str:
+        if self.skipped: return "without the batch of this step"
+        if self.setting: return f"with {', '.join(f'{name}={value:g}' for name, value in self.setting.items())}"
+        return f"without {names_in_short([*changes_at(past.run.history, self.start + 1)])}"
+
+def without_change(past: Past, earliest: int, first: int) -> list[Try]:
+    "Return how to go back to before the last change by hand in the steps before one."
+    steps = [e["step"] for e in repeated_acts(past.run.history.events) if max(earliest, 1) <= e["step"] < first]
+    return [Try(steps[-1] - 1)] if steps else []
+
+def tries_that_hold(past: Past, tries: list[Try], first: int, limit: float) -> Iterator[tuple[Try, list[float]]]:
+    "Yield those with which no loss up to some steps after one is above a limit, and all weights are finite, with their losses."
+    until = time.monotonic() + past.seconds
+    for each in tries:
+        if time.monotonic() > until: return
+        past.go_to(each.start)
+        if each.setting: change_settings(past.learner, each.setting)
+        if each.skipped: correct(past.learner, "a spike", each.skipped)
+        losses: list[float] = []
+        while past.learner.run_state.state.global_step < first + AFTER:
+            losses.append(float(past.take().loss))
+            if not losses[-1] <= limit: break
+        else:
+            if not lost_weights(past.learner.run_state): yield each, losses
+
 def highest_spike(past: Past) -> tuple[int, float, float] | None:
-    "Return the step of the highest spike, its loss, and the limit there; None without one."
+    "Return the step where the highest spike begins, its loss, and the limit there; None without one."
     known = np.isfinite(past.losses)
     steps, losses = past.steps[known], past.losses[known]
     found = []
@@ -42,7 +81,10 @@ def highest_spike(past: Past) -> tuple[int, float, float] | None:
         limit = spike_limit(losses[max(0, first - WINDOW):first])
         found += [(float(losses[i]), limit, int(steps[i])) for i in range(first, end) if losses[i] > limit]
     if not found: return None
-    loss, limit, step = max(found, key=lambda each: each[0] - each[1])
+    k = max(range(len(found)), key=lambda k: found[k][0] - found[k][1])
+    # a loss that grows is above the limit before it is highest
+    while k and found[k][2] - found[k - 1][2] < EVERY: k -= 1
+    loss, limit, step = found[k]
     return step, loss, limit
 
 def layer_norms(past: Past) -> dict[str, float]:
@@ -82,14 +124,15 @@ def describe_samples(past: Past) -> tuple[str, bool]:
         k, losses = sample_losses(past)
     except Unavailable as error:
         return f"its samples are unknown, since {error}", False
-    usual = median(np.array(losses))
     highest = max(losses)
+    # of two samples, the other one
+    usual = median(np.sort(losses)[:max(len(losses) - 1, 1)])
     far = [row for row, loss in enumerate(losses) if loss > max(5 * usual, highest / 10)]
     if not far or 2 * len(far) > len(losses): return "no sample stands out in its batch", False
     named = name_samples(past, past.learner.run_state.current.window, k, far, len(losses))
     several = "up to " if len(far) > 1 else ""
     high, middle = format_value(highest), format_value(usual)
-    return f"the loss of {named} is {several}{high}, the median of its batch {middle}", True
+    return f"the loss of {named} is {several}{high}, the median of the others in its batch {middle}", True
 
 def describe_norms(before: dict[str, float], at: dict[str, float]) -> str:
     "Describe the layer whose gradient has grown most."
@@ -107,37 +150,6 @@ def changes_before(past: Past, first: int) -> str:
     at = range(max(first - 2 * BACK, 0), first)
     made = [f"{change} at step {step}" for step in at for change in changes_at(past.run.history, step)]
     return f"the rate is {format_value(float(rate[0]))}{'; before it: ' + names_in_short(made) if made else ''}"
-
-def try_lines(past: Past, first: int, limit: float) -> tuple[str, str] | None:
-    "Return a line with which no loss is above a limit, and what it does; None if none was found in time."
-    until = time.monotonic() + past.seconds
-    rate = float(past.rates[past.steps == first][0])
-    early = max(first - 1 - BACK, 0)
-    acts = [e["step"] for e in repeated_acts(past.run.history.events) if 1 <= e["step"] < first and e["step"] >= early]
-    back = f"learn.rewind(to={first - 1})"
-    # where it goes back to, settings, steps left out, the line, what it does
-    tries: list[tuple[int, dict[str, float], int, str, str]] = []
-    if acts:
-        undone = names_in_short([*changes_at(past.run.history, acts[-1])])
-        tries.append((acts[-1] - 1, {}, 0, f"learn.rewind(to={acts[-1] - 1})", f"without {undone}"))
-    tries.append((first - 1, {}, 1, f"{back}; learn.set(on_spike='skip')", "without the batch of this step"))
-    settings: list[tuple[str, float]] = []
-    if not past.run.args.max_grad_norm:
-        settings = [("max_grad_norm", 1.0)]
-    settings += [("lr", float(f"{rate / part:.2g}")) for part in (2, 10)]
-    for name, value in settings:
-        set_it = f"{name}={value:g}"
-        tries.append((early, {name: value}, 0, f"learn.rewind(to={early}); learn.set({set_it})", f"with {set_it}"))
-    for start, setting, skipped, line, what in tries:
-        if time.monotonic() > until: return None
-        past.go_to(start)
-        if setting: change_settings(past.learner, setting)
-        if skipped: correct(past.learner, "a spike", skipped)
-        while past.learner.run_state.state.global_step < first + AFTER:
-            if not float(past.take().loss) <= limit: break
-        else:
-            if not lost_weights(past.learner.run_state): return line, what
-    return None
 
 @incident("losses that do not jump")
 def losses_do_not_jump(past: Past) -> Finding | None:
@@ -157,11 +169,17 @@ def losses_do_not_jump(past: Past) -> Finding | None:
     samples, are_samples = describe_samples(past)
     # losses of a game of two networks, and noise, rise a little and come back
     if len(calm) and calm[0] < 2 * BACK and not are_samples and loss < 3 * usual: return None
+    # a hard sample in a small batch
+    if len(calm) and not calm[0] and loss < 2 * median(past.losses[:LEAST]): return None
     norms = describe_norms(before, layer_norms(past))
-    tried = try_lines(past, first, limit)
-    do = f"learn.rewind(to={first - 1}); learn.set(on_spike='skip')"
+    rate, early, skip = float(past.rates[past.steps == first][0]), max(first - 1 - BACK, 0), Try(first - 1, skipped=1)
+    settings = [] if past.run.args.max_grad_norm else [{"max_grad_norm": 1.0}]
+    settings += [{"lr": float(f"{rate / part:.2g}")} for part in (2, 10)]
+    tries = [*without_change(past, early, first), skip, *(Try(early, setting) for setting in settings)]
+    tried, _ = next(tries_that_hold(past, tries, first, limit), (None, []))
+    do = (tried or skip).line
     if tried is not None:
-        do, meaning = tried[0], f"{tried[1]}, the steps up to {first + AFTER} have no such loss"
+        meaning = f"{tried.describe(past)}, the steps up to {first + AFTER} have no such loss"
     elif are_samples:
         meaning = "a few samples are the cause: look at them"
     else:

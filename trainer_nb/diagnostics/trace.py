@@ -138,7 +138,10 @@ class Tracer(TorchFunctionMode):
             self.nodes.add(node)
             # the node of a weight
             if hasattr(node, "variable"): continue
-            node.register_hook(partial(self.see_gradients, place))
+            # an autograd.Function of the user's, which is not called as an operation
+            is_own = isinstance(node, torch.autograd.function.BackwardCFunction)
+            own = Call(place.layer, node.name().removesuffix("Backward"), [], None) if is_own else place
+            node.register_hook(partial(self.see_gradients, own))
             waiting += [other for other, _ in node.next_functions]
 
     def see_gradients(self, place: Call, made: Any, given: Any) -> None:

@@ -111,7 +111,10 @@ def train_one_step(learner: TrainerBase) -> Record | None:
         record = None if result is None else Record(run.history, len(run.history) - 1)
         run_all_pending(learner)
         # where it goes back, the step that was taken does not count
-        if run.parts.guard is not None and run.parts.guard.go_back(learner): continue
+        if run.parts.guard is not None and run.parts.guard.go_back(learner):
+            # what was left out may have ended the epoch, where a verb asks whether it is complete
+            if run.cursor.position or not run.state.global_step: continue
+            record = run.history.current[-1]
         if record is not None: return record
     return None
 
@@ -136,6 +139,9 @@ def correct(
         skipped -= 1
         run.cursor, run.bookmark = window[-1].after, window[-1].bookmark
         run.counters.batches_in_epoch += len(window)
+        if run.loader.source.at_end(run.cursor):
+            handle_end_of_data(run)
+            run_all_pending(learner)
 
 def handle_end_of_data(run: RunState) -> None:
     "End the epoch after the end of a stream; raise ValueError if the epoch had no batches."
