@@ -71,6 +71,12 @@ def scaled_loss(factor):
 def plain_run(): return learner()
 
 @item
+def terms_of_a_loss():
+    "Logged as means over two steps, which end after the moment."
+    def loss(output, labels): return {"loss": nn.functional.mse_loss(output, labels), "norm": output.norm()}
+    return learner(loss_func=loss, gradient_accumulation_steps=2)
+
+@item
 def counter_of_a_subclass():
     def factor(self, *_): self.count += 1; return 0.1 * self.count
     return learner(scaled_loss(dict(begin=lambda self: setattr(self, "count", 0), factor=factor)))
@@ -409,7 +415,8 @@ def look(learn):
     kept = history.column("abandoned") == 0
     losses = history.column("loss")[kept][-AFTER:].tobytes()
     groups = [{k: v for k, v in g.items() if k != "params"} for g in learn.optimizer.param_groups]
-    return tensors, losses, repr(groups), [p.requires_grad for p in learn.run_state.model.parameters()]
+    terms = [row["norm"] for row in learn.state.log_history if "norm" in row]
+    return tensors, losses, terms, repr(groups), [p.requires_grad for p in learn.run_state.model.parameters()]
 
 
 def restore(learn, make, folder):

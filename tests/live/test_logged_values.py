@@ -49,18 +49,29 @@ class LogsLoss(Learner):
     "Logs its loss, also in evaluations."
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-        self.log({"part": loss, "labels": float(inputs["labels"].sum()), "note": "text"})
-        if model.training and self.args.process_index == 0: self.log({"rank 0": loss.detach()})
+        loss = self.named(loss)
+        self.log({"labels": float(inputs["labels"].sum()), "note": "text"})
+        if model.training and self.args.process_index == 0: self.log({"rank 0": 1.0})
         return (loss, outputs) if return_outputs else loss
 
+    def named(self, loss):
+        self.log({"part": loss})
+        return loss
 
-def test_values_of_a_loss_are_means_and_those_of_evaluations_are_metrics():
+
+class NamesLoss(LogsLoss):
+    "Returns its loss under a second name, too."
+    def named(self, loss): return {"loss": loss, "part": loss}
+
+
+@pytest.mark.parametrize("cls", [LogsLoss, NamesLoss])
+def test_values_of_a_loss_are_means_and_those_of_evaluations_are_metrics(cls):
     "The mean over micro-batches is the loss of the step; an evaluation's is its loss; neither changes the other, nor does a look at samples."
-    learn = hard_learner(LogsLoss, eval_dataset=Augmented(10), eval_strategy="steps", eval_steps=2, max_steps=5, gradient_accumulation_steps=3,
+    learn = hard_learner(cls, logging_steps=1, eval_dataset=Augmented(10), eval_strategy="steps", eval_steps=2, max_steps=5, gradient_accumulation_steps=3,
                          metric_for_best_model="part", greater_is_better=False, compute_metrics=lambda p: learn.log({"seen": len(p.label_ids)}) or {})
     learn.train()
     rows = [row for row in learn.state.log_history if "part" in row]
-    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5] and {row["note"] for row in rows} == {"text"}
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5] and {row.get("note", "text") for row in rows} == {"text"}
     np.testing.assert_allclose(learn.history.column("part"), learn.history.column("loss"), rtol=1e-6)
     evaluations = [row for row in learn.state.log_history if "eval_loss" in row]
     assert [row["eval_part"] for row in evaluations] == [row["eval_loss"] for row in evaluations] and evaluations[0]["eval_seen"] == 10
@@ -83,10 +94,11 @@ def test_a_value_that_is_written_over_keeps_what_was_logged():
     assert learn.history.column("count").tolist() == [2, 5]
 
 
+@pytest.mark.parametrize("cls", [LogsLoss, NamesLoss])
 @pytest.mark.xdist_group("launch")
-def test_values_of_a_loss_are_means_over_processes():
+def test_values_of_a_loss_are_means_over_processes(cls):
     "Also where only one process logs a value."
-    one, two = (hard_learner(LogsLoss, eval_dataset=Augmented(10), max_steps=3, gradient_accumulation_steps=2, per_device_train_batch_size=size) for size in (8, 4))
+    one, two = (hard_learner(cls, logging_steps=1, eval_dataset=Augmented(10), max_steps=3, gradient_accumulation_steps=2, per_device_train_batch_size=size) for size in (8, 4))
     two.launch(2)
     try:
         two.train()

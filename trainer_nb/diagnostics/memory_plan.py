@@ -31,6 +31,7 @@ from .interpret import get_first_batch
 from .isolated import cancellable, scratch_run
 from ..display.tables import TitledTable
 from ..engine.edits import edits_of
+from ..engine.loss import extract_loss
 from ..engine.overrides import TrainerBase
 from ..engine.rollback import BufferBackup
 from ..engine.run_state import run_modules
@@ -316,7 +317,7 @@ def take_fake_step(learner: TrainerBase, model: nn.Module, optimizer: torch.opti
     "Take a step with fake tensors."
     for _ in range(min(learner.args.gradient_accumulation_steps, 2)):
         tracker.kind, tracker.stage = "activations", "forward pass"
-        loss = learner.compute_loss(model, batch)
+        loss = extract_loss(learner.compute_loss(model, batch))
         tracker.kind, tracker.stage = "temporary", "backward pass"
         loss.backward()
         del loss

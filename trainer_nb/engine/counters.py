@@ -217,6 +217,35 @@ def mean_loss_to_log(
     )
     return sum_filtered(losses.tolist()) / len(losses)
 
+def add_terms(run: RunState) -> None:
+    "Add the named terms of a step's losses to the sums since the last log."
+    parts = run.current.terms
+    run.current.terms = []
+    step: dict[str, Any] = {}
+    for terms, share in parts:
+        # an override of training_step may compute the losses without forward_move(), which determines the share
+        share = 1 / len(parts) if share is None else share
+        for name, value in terms.items():
+            step[name] = step.get(name, 0.0) + value * share
+    for name, value in step.items():
+        total, steps = run.counters.terms.get(name, (0.0, 0))
+        run.counters.terms[name] = total + value, steps + 1
+
+def mean_terms(run: RunState) -> dict[str, float]:
+    "Return the means of the named terms over the steps since the last log, of all processes, and begin new sums."
+    parts = [{name: (float(total), steps) for name, (total, steps) in run.counters.terms.items()}]
+    run.counters.terms = {}
+    if run.device is not None and not run.device.world.is_single_process:
+        world = run.device.world
+        # the losses of one process alone may have terms
+        if world.all_reduce_sum(torch.tensor(float(len(parts[0]))), world.cpu_group).item():
+            parts = world.all_gather_object(parts[0])
+    sums: dict[str, list] = {}
+    for part in parts:
+        for name, pair in part.items():
+            sums.setdefault(name, []).append(pair)
+    return {name: sum(total for total, _ in pairs) / sum(n for _, n in pairs) for name, pairs in sums.items()}
+
 def run_mean_loss(run: RunState) -> float:
     "Return the mean loss of all steps."
     mean = run.history.mean_loss()

@@ -133,6 +133,48 @@ def extract_logits(
         rest = (outputs,)
     return rest[0] if len(rest) == 1 else rest
 
+# %% ../../nbs/06_engine/02_loss.ipynb #d90803a1
+def scalar_terms(found: Mapping[str, Any]) -> dict[str, Any]:
+    "Return the entries beside the loss that are floating-point numbers: tensors without dimensions, or Python's."
+    return {
+        name: value for name, value in found.items()
+        if name != "loss" and (
+            isinstance(value, torch.Tensor) and not value.ndim and value.is_floating_point() or isinstance(value, float)
+        )
+    }
+
+def take_terms(learner: TrainerBase, found: Mapping[str, Any]) -> Any:
+    "Return the loss that a loss function returned in a mapping; keep the other entries, its named terms, for the log."
+    terms = scalar_terms(found)
+    others = [name for name in found if name != "loss" and name not in terms]
+    if "loss" not in found:
+        raise ValueError(
+            f"The loss function returned {', '.join(map(str, found))}, but no 'loss'; that entry is minimized, and the"
+            " others are logged."
+        )
+    if others:
+        value = found[others[0]]
+        what = describe_output(value) if hasattr(value, "ndim") else repr(value)
+        raise TypeError(
+            f"The loss function returned {what} as {others[0]!r} beside the loss; these entries are logged as means, so"
+            " each is a floating-point tensor without dimensions, for example .mean() of it."
+        )
+    keep_terms(learner, terms)
+    return found["loss"]
+
+def keep_terms(learner: TrainerBase, terms: Mapping[str, Any]) -> None:
+    "Keep the terms of a loss until the step is committed, or the evaluation ends, without waiting for a device."
+    run = learner.run_state
+    # copies, since a buffer may change before they are read
+    def copied(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor): return value
+        return value.item() if value.is_cpu else value.detach().float().clone()
+    if run.verb.eval_logs is not None:
+        run.verb.eval_logs.append({name: copied(value) for name, value in terms.items()})
+    elif run.verb.phase in ("step", "debug"):
+        run.current.terms.append([{name: copied(value) for name, value in terms.items()}, None])
+
+
 # %% ../../nbs/06_engine/02_loss.ipynb #0cf83125
 def check_loss(loss: torch.Tensor, model: torch.nn.Module) -> None:
     "Raise TypeError or ValueError for a loss that is not a scalar, or requires no gradient."
@@ -307,10 +349,12 @@ def compute_batch_loss(
         explained = explain_model_error(learner, error, given, inputs)
         if explained is not None: raise explained from error
         raise
-    if learner.compute_loss_func is not None:
-        loss = learner.compute_loss_func(outputs, labels, num_items_in_batch=num_items)
-    elif learner.loss_func is not None:
-        loss = call_loss_func(learner, outputs, labels, inputs)
+    if learner.compute_loss_func is not None or learner.loss_func is not None:
+        if learner.compute_loss_func is not None:
+            loss = learner.compute_loss_func(outputs, labels, num_items_in_batch=num_items)
+        else:
+            loss = call_loss_func(learner, outputs, labels, inputs)
+        if isinstance(loss, _MAPPING): loss = take_terms(learner, loss)
     elif labels is not None:
         shifts: dict[str, Any] = {"shift_labels": True} if learner.model_facts.is_causal else {}
         # the labels were taken out of the batch for it
@@ -328,6 +372,7 @@ def compute_batch_loss(
             ) from None
         if only_loss and getattr(loss, "dtype", None) in (torch.bfloat16, torch.float16):
             loss = loss.float()
+        if isinstance(outputs, _MAPPING) and (terms := scalar_terms(outputs)): keep_terms(learner, terms)
     return loss, outputs
 
 def model_arguments(learner: TrainerBase, inputs: Any, num_items: torch.Tensor | None = None) -> tuple[Any, Any]:
@@ -428,10 +473,11 @@ def predict_batch(
             if learner.args.use_liger_kernel and prediction_loss_only:
                 inputs = {**inputs, "skip_logits": True}
             found = learner.compute_loss(model, inputs, return_outputs=True, **items)
-            if isinstance(found, torch.Tensor):
-                raise TypeError("compute_loss() returned a tensor for return_outputs=True; an evaluation needs"
+            if isinstance(found, (torch.Tensor, Mapping)):
+                raise TypeError("compute_loss() returned no outputs for return_outputs=True; an evaluation needs"
                                 " (loss, outputs).")
             loss, outputs = found
+            if isinstance(loss, _MAPPING): loss = take_terms(learner, loss)
             loss = loss.mean().detach() if loss.ndim else loss.detach()
         else:
             try:

@@ -35,7 +35,7 @@ from .generate import NO_GENERATION, generating_step, padding_token, warn_of_idl
 from .given_parts import NO_MODEL_MESSAGE, ModelFact, UserPart, check_is_model, check_not_elsewhere
 from .given_parts import check_not_remote, check_parts, local_model, optimizer_settings, own_forward, replace_args
 from .given_parts import replace_callbacks, replace_part, replace_state, take_model, trial_parameter
-from .loss import ModelFacts, check_loss, compute_batch_loss
+from .loss import ModelFacts, check_loss, compute_batch_loss, take_terms
 from .loss import inspect_model, is_single_input, label_smoother, predict_batch, unwrap_model
 from .run_state import GivenSettings, RunState, schedule_args, schedule_start
 from .signatures import accepted_kwargs, check_callable, function_parameters, positional_args
@@ -134,14 +134,14 @@ class TrainerBase:
         eval_dataset=None,  # the same, or a dict of several
         processing_class=None,  # a tokenizer or processor
         model_init=None,  # a function that returns the model, instead of a model
-        compute_loss_func=None,  # (outputs, labels, num_items_in_batch=) -> loss
+        compute_loss_func=None,  # (outputs, labels, num_items_in_batch=) -> loss, or a dict of it and its named terms
         compute_metrics=None,  # EvalPrediction -> dict of numbers
         callbacks=None,  # a list of TrainerCallback
         optimizers=(None, None),  # (optimizer, lr_scheduler), None for those to be created
         optimizer_cls_and_kwargs=None,  # (class, dict) from which the optimizer is created
         preprocess_logits_for_metrics=None,  # (logits, labels) -> the values to keep of the logits
         *,
-        loss_func=None,  # (output, labels) -> loss, for a model that returns none
+        loss_func=None,  # (output, labels) -> loss, or a dict as above, for a model that returns none
         # {name: an object with update, compute and reset, or a function (predictions, labels) -> number}
         metrics: dict[str, Any] | None = None,
         **settings: Unpack[TrainingArgumentsKwargs],  # fields of TrainingArguments
@@ -233,6 +233,7 @@ class TrainerBase:
                 raise explained from error
         if run.args.torch_empty_cache_steps and run.state.global_step % run.args.torch_empty_cache_steps == 0:
             empty_device_cache(prepared_device(self).device)
+        if not isinstance(loss, torch.Tensor) and isinstance(loss, Mapping): loss = take_terms(self, loss)
         check_loss(loss, run.model)
         if loss.ndim: loss = loss.reshape(())
         scaled = is_loss_scaled(self, num_items_in_batch)
@@ -247,6 +248,7 @@ class TrainerBase:
             if run.args.average_tokens_across_devices: weight = world.size * bool(weight)
         if weight != 1: loss = loss * weight
         window = 1 if scaled else self.current_gradient_accumulation_steps
+        if run.current.terms: run.current.terms[-1][1] = weight / window
         # dividing by 1 would add a node to the graph
         return loss if window == 1 else loss / window
 
@@ -261,7 +263,7 @@ class TrainerBase:
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | None = None,
     ) -> Any:
-        "Return the loss of a micro-batch, and the model's output if requested."
+        "Return the loss of a micro-batch, or in an override a dict of it and its terms; with the output if requested."
         if isinstance(num_items_in_batch, WatchedItems):
             num_items_in_batch.use.is_passed = True
         loss, outputs = compute_batch_loss(self, model, inputs, num_items_in_batch, not return_outputs)

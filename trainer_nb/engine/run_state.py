@@ -193,6 +193,7 @@ class CurrentStep:
     window: list[MicroBatch] | None = None   # its micro-batches
     # values that were logged before the update, each with the weight of its micro-batch
     pending_logs: list[tuple[dict, float]] = field(default_factory=list)
+    terms: list[list] = field(default_factory=list)   # named terms of the losses, with their share in the step's loss
     step_rolled_back: bool = False           # the last step was rolled back
     # copies of weights to the host; the next update waits for them
     pending_copies: list[AsyncHostCopy] = field(default_factory=list)
@@ -212,6 +213,7 @@ class Counters:
     tokens: torch.Tensor | None = None       # tokens counted on a device; all others are in the state
     flops: float = 0.0                       # of this process, not yet in state.total_flos
     logged: int = 0                          # the step up to which logs cover the history
+    terms: dict[str, tuple[Any, int]] = field(default_factory=dict)   # of the losses since then: sums, and numbers of steps
 
 @dataclass(repr=False, eq=False, slots=True)
 class MadeParts:

@@ -104,8 +104,9 @@ class Step:
         run = self.run
         if run.evaluation.evaluated is not None:
             restore_evaluated(run)
-        if run.current.pending_logs:
+        if run.current.pending_logs or run.current.terms:
             run.current.pending_logs = []
+            run.current.terms = []
         run.device.strategy.reshard()
         for p in run.params:
             # gradients of a manual backward pass between two steps do not belong to this step

@@ -20,8 +20,8 @@ from ..core.memory import memory_metrics
 from ..core.seeding import preserve_generators
 from ..data.collate import map_tensors
 from ..data.sampling import Cursor
-from .counters import fetch_tokens, mean_loss_to_log, run_mean_loss, token_metrics, token_speed_metrics
-from .counters import warn_first_loss
+from .counters import add_terms, fetch_tokens, mean_loss_to_log, mean_terms, run_mean_loss
+from .counters import token_metrics, token_speed_metrics, warn_first_loss
 from .overrides import TrainerBase
 from .prepare import check_replicas
 from .run_state import RunState, Task, announce_save_dir, push_tasks
@@ -39,6 +39,8 @@ def record_step(learner: TrainerBase, done: StepResult) -> None:
     run = learner.run_state
     position = run.state.global_step, run.state.epoch
     run.history.append(*position, done.learning_rate, done.samples, run.read_clock(), done.loss, done.grad_norm)
+    if run.current.terms:
+        add_terms(run)
     if run.current.pending_logs:
         run.due.append(Task("log_values", data={"parts": run.current.pending_logs}))
     run.due.append(Task("step_end", "on_step_end"))
@@ -136,7 +138,8 @@ def do_log(learner: TrainerBase, task: Task) -> None:
         while row > 0 and run.history.rows.abandoned[row]:
             row -= 1
         last = run.history[row]
-        logs = {"loss": mean_loss_to_log(run, start), "grad_norm": last.grad_norm, "learning_rate": last.learning_rate}
+        logs = {"loss": mean_loss_to_log(run, start)} | mean_terms(run)
+        logs |= {"grad_norm": last.grad_norm, "learning_rate": last.learning_rate}
         task.data = {"logs": logs | token_speed_metrics(run)}
         run.counters.logged = run.state.global_step
     logs = task.data["logs"]
