@@ -1,5 +1,5 @@
 """Everything that transformers' Trainer and TrainingArguments have in public is here under the same name, or is named here with the reason."""
-import ast, inspect, os, signal, textwrap, time
+import ast, inspect, json, os, signal, textwrap, time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,8 +18,6 @@ Theirs = transformers.Trainer
 # Attributes that the Trainer gives itself and that nobody asks for from outside.
 INNER = {"gather_function": "evaluations gather by the device", "model_preparation_time": "nothing is timed but training and evaluating"}
 ABSENT_ARGS = {"default_optim": "a constant; the default of optim", "is_torch_greater_or_equal_than_2_8": "a constant of the Trainer's module"}
-
-
 NOT_CALLED = find_hints("overrides")
 
 
@@ -37,13 +35,15 @@ def test_every_public_method_is_here_with_its_signature():
 def test_every_private_method_is_here_or_cannot_be_overridden():
     "A subclass that overrides one of the Trainer's inner methods is called, or refused; never ignored."
     inner = [n for n, f in inspect.getmembers(Theirs, inspect.isfunction) if n.startswith("_") and not n.startswith("__")]
-    unknown = [n for n in inner if not hasattr(Learner, n) and n not in NOT_CALLED]
-    assert not unknown
+    assert not [n for n in inner if not hasattr(Learner, n) and n not in NOT_CALLED]
     stale = {n for n in NOT_CALLED if not hasattr(Theirs, n)}
     assert not stale, f"{stale} are no methods of the Trainer's"
     for name in NOT_CALLED:
         with pytest.raises(TypeError, match=f"Mine.{name} would have no effect"):
             type("Mine", (Learner,), {name: lambda self, *args, **kwargs: None})(hard_model(), train_dataset=Augmented())
+    page = json.loads((Path(__file__).parents[2]/"nbs/tutorials/from_trainer.ipynb").read_text("utf-8"))
+    rows = [line.strip("| \n").split(" | ") for cell in page["cells"] for line in cell["source"] if line.startswith("| `_") or line.startswith("| `create_")]
+    assert {name.strip("`"): f"{why}; {instead}" for names, why, instead in rows for name in names.split(", ")} == NOT_CALLED
 
 
 def test_every_attribute_is_here():
