@@ -172,7 +172,7 @@ def test_unknown_names():
     ("nothing would be trained", dict(num_train_epochs=0)), ("nothing would be trained", dict(num_train_epochs=-1.0)),
     ("exclude each other", dict(fp16=True, bf16=True)), ("needs layer_groups", dict(learning_rate=[1e-3])),
     ("contains no rate", dict(learning_rate=[], layer_groups=["a"])),
-    ("Did you mean 'cosine'?", dict(lr_scheduler_type="cosin")), ("Did you mean 'adamw_torch'", dict(optim="adamw_torh")),
+    ("Did you mean 'cosine'?", dict(lr_scheduler_type="cosin")), ("Did you mean 'adamw_torch'", dict(optim="adamw_torh")), ("Did you mean 'torch.optim:NAdam'", dict(optim="NAdam")),
     ("Did you mean 'epoch'?", dict(eval_strategy="epochs")), ("'random', 'sequential'", dict(train_sampling_strategy="by_length")), ("is for orders by length", dict(length_column_name="n")),
     ("'light', 'full'", dict(rollback="heavy")), ("give dataloader_num_workers", dict(dataloader_prefetch_factor=2)),
     ("give dataloader_num_workers", dict(dataloader_persistent_workers=True)), ("give dataloader_num_workers", dict(dataloader_multiprocessing_context="fork")),

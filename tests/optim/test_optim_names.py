@@ -159,7 +159,7 @@ def learner(name, **given):
 
 
 @EAGER
-@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize("name", [*HERE, "torch.optim:NAdam"])
 def test_exact_through_evaluation_snapshot_rewind_and_checkpoint(name, tmp_path):
     "Evaluated and put back, saved and loaded elsewhere, it ends as without all that; nothing is pickled."
     want = learner(name)

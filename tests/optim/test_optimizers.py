@@ -129,6 +129,11 @@ def test_optim_args():
     assert optimizer_class(TrainingArguments(optim="adamw_torch", optim_args="betas=(0.5,0.6),amsgrad=True"))[1]["betas"] == (0.5, 0.6)
     for key, word in (("lr", "learning_rate"), ("weight_decay", "weight_decay"), ("params", "does not take"), ("momentu", "Did you mean 'momentum'")):
         with pytest.raises(TypeError, match=word): optimizer_class(TrainingArguments(optim="sgd", optim_args={key: 1}))
+    # classes that are named in full
+    assert optimizer_class(TrainingArguments(optim="torch.optim:NAdam", optim_args="momentum_decay=0.1")) == (torch.optim.NAdam, dict(lr=5e-5, momentum_decay=0.1))
+    for given, word in ((dict(optim="torch.optim:Nadam"), "Did you mean 'NAdam'"), (dict(optim="torch.nn:Linear"), "not name a subclass"), (dict(optim="no.such:A"), "install no"),
+                        (dict(optim="torch.optim:LBFGS"), "a closure"), (dict(optim="torch.optim:Rprop", weight_decay=0.1), "Rprop takes none")):
+        with pytest.raises((ValueError, ImportError), match=word): optimizer_class(TrainingArguments(**given))
 
 def test_unknown_names_when_called_directly():
     args = TrainingArguments()

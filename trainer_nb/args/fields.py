@@ -221,7 +221,7 @@ class SettingFields:
         None, "further arguments of the schedule, such as num_cycles; a dict or JSON"
     )
     warmup_steps: float = arg(0, "steps of warm-up; below 1 a ratio of all steps")
-    optim: OptimizerNames | str = arg("adamw_torch_fused", "name of the optimizer, one of OptimizerNames")
+    optim: OptimizerNames | str = arg("adamw_torch_fused", "name of the optimizer, one of OptimizerNames, or of a class, 'torch.optim:NAdam'")
     optim_args: dict | str | None = arg(None, "further arguments of the optimizer, 'a=1,b=2' or a dict")
     optim_target_modules: None | str | list[str] = arg(
         None, "linear layers for a low-rank optimizer or muon: names, a pattern, or 'all-linear'"

@@ -76,6 +76,8 @@ def _check_choice(name: str, value: Any, choices: tuple) -> None:
         listed += f" and {len(choices) - 8} more"
     meant = settings_table("values").get(name, {}).get(value)
     hint = f" Did you mean {meant!r}?" if meant else suggest_names(value, choices)
+    if name == "optim" and not hint:
+        hint = " Any other class is named in full, 'package:Class', as in 'torch.optim:NAdam'."
     raise ValueError(f"{name}={value!r} is not one of {listed}.{hint}")
 
 def check_setting(
@@ -97,8 +99,8 @@ def check_setting(
     if name in LIST_CHOICES:
         for word in value.split() if isinstance(value, str) else value or []:
             _check_choice(name, word, LIST_CHOICES[name])
-    # a flag is converted to a choice
-    elif name in CHOICES and not isinstance(value, bool):
+    # a flag is converted to a choice, and an optimizer may be named in full
+    elif name in CHOICES and not isinstance(value, bool) and not (name == "optim" and re.fullmatch(r"[\w.]+:[\w.]+", value)):
         _check_choice(name, value, CHOICES[name])
 
 # %% ../../nbs/02_args/05_validation.ipynb #9c5854d0

@@ -109,7 +109,7 @@ def hyperparameters(args: TrainingArguments, processes: int = 1) -> dict:
         "learning_rate": args.learning_rate, "train_batch_size": args.train_batch_size,
         "eval_batch_size": args.eval_batch_size, "seed": args.seed, "num_devices": processes,
         "gradient_accumulation_steps": args.gradient_accumulation_steps, "total_train_batch_size": batch,
-        "optimizer": str(args.optim.value), "lr_scheduler_type": str(args.lr_scheduler_type.value),
+        "optimizer": str(getattr(args.optim, "value", args.optim)), "lr_scheduler_type": str(args.lr_scheduler_type.value),
         "warmup_steps": args.warmup_steps, "weight_decay": args.weight_decay, "max_grad_norm": args.max_grad_norm,
         **({"training_steps": args.max_steps} if args.max_steps > 0 else {"num_epochs": args.num_train_epochs}),
         "precision": "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import logging
 import warnings
 from collections.abc import Callable
@@ -18,12 +19,13 @@ from torch.optim.optimizer import ParamsT
 
 from ..args.fields import check_rules, evaluate, settings_table
 from ..args.training_args import TrainingArguments
+from ..core.errors import suggest_names
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #6eca086a
 PIP_NAMES: dict[str, str] = settings_table("pip")   # module: its name for pip
 
 def import_library(
-    module: str,  # one of PIP_NAMES
+    module: str,  # one of PIP_NAMES, or of a library that is named in full
     optim: str,  # name in the settings
 ) -> Any:
     "Import and return a module. Raise ImportError with the line that installs it."
@@ -35,7 +37,7 @@ def import_library(
     except ImportError as error:
         raise ImportError(
             f"optim={optim!r} needs a library that cannot be imported here ({error}); install it with `%pip install"
-            f" {PIP_NAMES[module]}`."
+            f" {PIP_NAMES.get(module, module.partition('.')[0])}`."
         ) from error
     finally:
         root.setLevel(level)
@@ -107,9 +109,25 @@ def with_seeds(cls: type) -> type:
 OPTIMIZERS: dict[str, list[str]] = settings_table("optimizers")
 _CHANGED_CLASSES: dict[str, Callable[[type], type]] = {"GrokAdamW": with_usual_state, "APOLLOAdamW": with_seeds}
 
+def optimizer_in_full(
+    optim: str,  # "package:Class"
+) -> type[torch.optim.Optimizer]:
+    "Return the class that is named in full. Raise ImportError without its library, ValueError for one without use here."
+    module, _, name = optim.partition(":")
+    library = import_library(module, optim)
+    cls = getattr(library, name, None)
+    if not isinstance(cls, type) or not issubclass(cls, torch.optim.Optimizer):
+        hint = suggest_names(name, vars(library))
+        raise ValueError(f"optim={optim!r} does not name a subclass of torch.optim.Optimizer in {module}.{hint}")
+    closure = inspect.signature(cls.step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise ValueError(f"optim={optim!r} needs a closure in each update, which a step does not have; choose another.")
+    return cls
+
 def named_optimizer(args: TrainingArguments) -> tuple[type, dict[str, Any]]:
     """Return the class that `optim` names, and its keyword arguments. Raise ImportError without its library, ValueError for
     settings that it cannot use."""
+    if ":" in args.optim: return optimizer_in_full(args.optim), {}
     module, path, expression = OPTIMIZERS[args.optim]
     cls = attrgetter(path)(import_library(module, args.optim))
     check_rules("optimizer", vars(args) | {"has_gpu": torch.cuda.is_available()})

@@ -186,7 +186,7 @@ def parse_optim_args(
 def optimizer_class(args: TrainingArguments) -> tuple[type, dict]:  # the class, and its keyword arguments
     """Return the optimizer class that `args` names.
     Raise ValueError for an unknown name, ImportError without its library, TypeError for an unknown option."""
-    if args.optim not in OPTIMIZERS:
+    if args.optim not in OPTIMIZERS and ":" not in args.optim:
         raise ValueError(f"There is no optimizer {args.optim!r}.{suggest_names(args.optim, OPTIMIZERS)}")
     cls, kwargs = named_optimizer(args)
     of_groups = target_options(args) or {}
@@ -196,7 +196,9 @@ def optimizer_class(args: TrainingArguments) -> tuple[type, dict]:  # the class,
     betas = {f"beta{i + 1}": b for i, b in enumerate(kwargs.get("betas") or ())}
     if betas.keys() & extra.keys():
         extra["betas"] = tuple(extra.pop(name, b) for name, b in betas.items())
-    known = set(inspect.signature(cls).parameters) - {"params"}
+    parameters = inspect.signature(cls).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    known = set(parameters) - {"params"} | (set(extra) if takes_any else set())
     possible = known | set(of_groups) - {"muon"}
     for key in extra:
         if key in ("lr", "weight_decay"):
@@ -204,6 +206,8 @@ def optimizer_class(args: TrainingArguments) -> tuple[type, dict]:  # the class,
             raise TypeError(f"optim_args has {key!r}, which the argument `{field}` decides; give that one.")
         if key not in possible:
             raise TypeError(f"optim_args has {key!r}, which {cls.__name__} does not take.{suggest_names(key, possible)}")
+    if args.weight_decay and not takes_any and "weight_decay" not in known:
+        raise ValueError(f"weight_decay={args.weight_decay} has no effect: {cls.__name__} takes none; leave it out.")
     own = {k: v for k, v in extra.items() if k in known and k not in of_groups}
     # groups with a rate of their own do not use this one
     lr = args.learning_rate[0] if isinstance(args.learning_rate, list) else args.learning_rate
