@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 import torch
 
-from trainer_nb import Learner, TrainerCallback
+from trainer_nb import InvalidOperation, Learner, TrainerCallback
 from trainer_nb.core import log_file as runlog
 from trainer_nb.live.blocks import QUANTITIES, BLOCK_COLUMNS, BlockSeries, abandoned_blocks
 from trainer_nb.live.curves import plot_histories
-from trainer_nb.live.run_view import DisplayStatus, evaluation_table, last_status, recent_speed, status_fields
-from trainer_nb.live.commands import command_step
+from trainer_nb.live.run_view import DisplayStatus, calls_in, evaluation_table, last_status, recent_speed, status_fields
+from trainer_nb.live.commands import command_finding, command_step
 from trainer_nb.state.branch import copy_history
 from trainer_nb.live.follow import LogSource
 from trainer_nb.live.view_model import HistorySource, LearnerSource, ViewModel
@@ -285,6 +285,22 @@ def test_a_traceback_in_the_log(tmp_path):
     view = ViewModel([LogSource(tmp_path)])
     view.message()
     assert view.sent["status"]["state"] == "failed" and view.sent["status"]["traceback"].endswith("KeyError: 'step 9'")
+
+
+def test_a_finding_has_a_button_for_its_line():
+    "A click diagnoses; what that finds has a button, too, and a mark with its sentence. A line that no finding has is refused."
+    learn = Learner(torch.nn.Linear(4, 2), train_dataset=[(torch.randn(4), i % 2) for i in range(640)], loss_func=torch.nn.functional.cross_entropy,
+                    use_cpu=True, disable_tqdm=True, on_spike="report", optim="sgd", learning_rate=0.01)
+    learn.step(40)
+    learn.set(lr=1e4, max_grad_norm=0.0)
+    with pytest.warns(UserWarning, match="the median of those before"): learn.step(5)
+    def newest(): return told(learn).sent["notices"][-1]
+    assert newest()["line"] == "learn.diagnose()" and "1 of " in command_finding(learn, {"line": newest()["line"]})
+    line = newest()["line"]
+    assert line == "learn.rewind(to=39)" and "the norm of the gradient" in told(learn).sent["marks"][-1]["word"]
+    with pytest.raises(InvalidOperation, match="No finding"): command_finding(learn, {"line": "learn.set(lr=1)"})
+    assert "after step 39" in command_finding(learn, {"line": line}) and newest()["line"] == ""
+    assert calls_in("learn.rewind(to=3), then x") == calls_in("normalize") == calls_in("learn.run(steps=3)") == []
 
 
 def test_a_run_that_was_stopped_can_go_on():

@@ -195,7 +195,7 @@ MAX_EVENTS = 400
 def event_word(event: dict) -> str:
     "Describe a change made by hand in a few words; the journal has its details and all digits."
     if event["kind"] in ("launch", "close", "restart"): return event["kind"]
-    if event["kind"] == "exception": return str(event["data"].get("type"))
+    if event["kind"] in ("exception", "finding"): return str(event["data"].get("type") or event["data"].get("seen"))
     data = {k: float(f"{v:.3g}") if isinstance(v, float) else v for k, v in event["data"].items() if k != "by"}
     try:
         return describe_act(event["kind"], data)
@@ -225,7 +225,7 @@ def event_marks(history: History) -> list[dict]:
         if rows and history.rows.step[rows - 1] != event["step"]:
             row = last_row_of_step(history.rows, event["step"], rows)
             rows = 0 if row is None else row + 1
-        marks.append(mark(event["kind"], format_value(event_word(event), 80), bool(event["abandoned"]), rows))
+        marks.append(mark(event["kind"], format_value(event_word(event), 200 if event["kind"] == "finding" else 80), bool(event["abandoned"]), rows))
     if (row := first_lost_row(history)) is not None:
         marks.append(mark("nan", f"loss {format_value(float(history.rows.loss[row]))}", False, row + 1))
     return marks

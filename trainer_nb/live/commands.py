@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextvars
 import queue
+import re
 import threading
 import time
 import weakref
@@ -19,7 +20,7 @@ from ..display.tables import format_setting, format_value
 from ..engine.overrides import TrainerBase
 from ..engine.session import describe_position
 from .background import BackgroundRun, get_handle, require_learner
-from .run_view import display_status, with_separators
+from .run_view import calls_in, display_status, with_separators
 from .screens import NO_DISPLAY
 
 # %% ../../nbs/10_live/11_commands.ipynb #98c174ad
@@ -74,6 +75,24 @@ def command_set(learner: TrainerBase, options: dict) -> dict[str, Any]:
     rates = {"rate": changed.get("next"), "base": changed.get("base")}
     return {"text": f"{', '.join(texts)} from step {step} on", "step": step} | rates
 
+def command_finding(learner: TrainerBase, options: dict) -> str:
+    "Call the verbs of a finding's line; what a diagnosis finds becomes findings of the run, with lines of their own."
+    line, history = str(options.get("line")), learner.history
+    # the page names a line, and the history has it
+    if not any(e["kind"] == "finding" and e["data"].get("do") == line for e in list(history.events)):
+        raise InvalidOperation(f"No finding of this run proposes {line!r}.")
+    words = ""
+    # the run takes no step between two verbs
+    with RUN_LOCK:
+        for verb, given in calls_in(line):
+            result = getattr(learner, verb)(**given)
+            if verb not in ("check", "diagnose"): continue
+            words = f"{result.title} "
+            for found in result:
+                step = re.search(r"step (\d+)", found.seen)
+                history.note("finding", int(step[1]) if step else learner.state.global_step, **found._asdict(), did="report")
+    return f"{line}: {words}The run is {describe_position(learner.run_state)}"
+
 # verbs that the command thread executes
 COMMANDS: dict[str, Callable[[TrainerBase, dict], Any]] = {
     "stop": command_stop,
@@ -82,6 +101,7 @@ COMMANDS: dict[str, Callable[[TrainerBase, dict], Any]] = {
     "snapshot": command_snapshot,
     "rewind": command_rewind,
     "set": command_set,
+    "finding": command_finding,
 }
 
 # %% ../../nbs/10_live/11_commands.ipynb #adca597b

@@ -5,6 +5,7 @@
 # %% ../../nbs/10_live/08_run_view.ipynb #7799ac63
 from __future__ import annotations
 
+import ast
 import enum
 import os
 import re
@@ -144,17 +145,40 @@ def evaluation_table(
         "earlier": max(len(rows) - most, 0),
     }
 
-def error_notices(history: History) -> list[dict]:
-    "Return the last errors as notices; those from which the run has recovered are plain."
+# verbs that the line of a finding may have, for a button that calls them
+TYPED_VERBS = frozenset(("check", "diagnose", "rewind", "reset", "set", "freeze", "unfreeze", "stop"))
+
+def calls_in(line: str) -> list[tuple[str, dict[str, Any]]]:
+    "Return the verbs of a line such as `learn.rewind(to=9); learn.set(lr=0.1)` with their arguments; nothing for another text."
+    calls = []
+    try:
+        for each in ast.parse(line).body:
+            call = each.value
+            if call.func.value.id != "learn" or call.func.attr not in TYPED_VERBS or call.args: return []
+            calls.append((call.func.attr, {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}))
+    except (AttributeError, SyntaxError, ValueError):
+        return []
+    return calls
+
+def event_notices(history: History) -> list[dict]:
+    """Return the last errors and findings as notices; errors from which the run has recovered are plain. The line of a finding
+    is that of a button, where it has verbs only."""
     status = last_status(history)
     failed = status is not None and status.state == "failed"
-    events = [event for event in list(history.events) if event["kind"] == "exception"]
-    errors = [event for event in events if event["data"].get("type") != "KeyboardInterrupt"]
+    events = [event for event in list(history.events) if event["kind"] in ("exception", "finding")]
+    events = [event for event in events if event["data"].get("type") != "KeyboardInterrupt"]
+    last = next((event for event in reversed(events) if event["kind"] == "exception"), None)
     notices = []
-    for event in errors[-5:]:
-        text = f"{event['data'].get('type')} after step {event['step']:,}: {event['data'].get('message')}"
-        tone = "bad" if failed and event is errors[-1] else "plain"
-        notices.append({"tone": tone, "text": format_value(text, 300), "at": format_clock(event["time"])})
+    for event in events[-5:]:
+        data, line = event["data"], ""
+        if event["kind"] == "exception":
+            text = f"{data.get('type')} after step {event['step']:,}: {data.get('message')}"
+            tone = "bad" if failed and event is last else "plain"
+        else:
+            text = f"{data.get('seen')}: {data.get('meaning')}"
+            tone = "plain" if event["abandoned"] else "bad" if data.get("severity") == "error" else "warn"
+            line = str(data.get("do")) if not event["abandoned"] and calls_in(str(data.get("do"))) else ""
+        notices.append({"tone": tone, "text": format_value(text, 600), "at": format_clock(event["time"]), "line": line})
     return notices
 
 # %% ../../nbs/10_live/08_run_view.ipynb #64385cf3

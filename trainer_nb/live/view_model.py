@@ -19,7 +19,7 @@ from ..display.tables import format_value
 from ..engine.overrides import TrainerBase
 from .blocks import MAX_NAME_CHARS, QUANTITIES, RunCurve, branch_event, event_marks, run_curves
 from .curves import learner_name, run_label, smoothing_steps, suits_log
-from .run_view import error_notices, evaluation_table, format_memory_use
+from .run_view import evaluation_table, event_notices, format_memory_use
 from .run_view import layer_heatmaps, settings_form, view_status
 
 # %% ../../nbs/10_live/09_view_model.ipynb #206ff097
@@ -144,7 +144,7 @@ class ViewModel:
         status = main.status()
         yield "status", status
         yield "settings", main.settings()
-        yield "notices", error_notices(main.history)
+        yield "notices", event_notices(main.history)
         yield "smoothing", smoothing_steps(self.curves[0])
         histories = [curve.history for curve in self.curves]
         # a loss that is not finite has a mark

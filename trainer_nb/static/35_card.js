@@ -191,7 +191,7 @@ function drawMarks(pen, card) {
   for (const mark of view.marks) {
     const at = Math.round(card.x.at(view.placeOf(mark))) + 0.5;
     if (!(at >= left - 1 && at <= left + width + 1)) continue;
-    const broken = mark.kind === "exception" || mark.kind === "nan";
+    const broken = ["exception", "nan", "finding"].includes(mark.kind);
     pen.globalAlpha = mark.gone ? 0.2 : broken ? 0.8 : 0.4;
     pen.strokeStyle = pen.fillStyle = broken ? view.theme.bad : view.theme.muted;
     pen.lineWidth = 1;

@@ -42,11 +42,13 @@ class Evaluations {
 
 // One line for the newest, a list for all.
 class Notices {
-  constructor() {
+  constructor(view) {
+    this.view = view;
     this.line = make("div", "tnb-notice", null, { role: "status", "aria-live": "polite", "data-tone": "plain" });
     this.icon = icon("plain");
     this.text = make("span", "tnb-notice-text");
     this.line.append(this.icon, this.text);
+    this.act = this.button(this.line);
     this.box = make("div", "tnb-card tnb-notices-card", null, { role: "group", "aria-label": "notices" });
     const head = make("div", "tnb-card-head");
     head.append(make("h4", "tnb-card-title", "Notices"));
@@ -56,15 +58,17 @@ class Notices {
     this.held = null;
   }
 
-  say(text, tone = "plain", phase = "") {
+  say(text, tone = "plain", phase = "", line = "") {
+    if (!text && this.offered) ({ text, tone, line } = this.offered);
     this.pending = ["sent", "busy", "received"].includes(phase);
     setAttribute(this.line, "data-tone", tone);
     setAttribute(this.line, "data-phase", phase || null);
     setIcon(this.icon, phase === "sent" || phase === "received" ? "dot" : phase === "busy" ? "wait" : tone === "plain" ? "info" : tone);
     setText(this.text, text);
+    this.act.offer(line);
   }
 
-  // The line shows the newest notice, unless it was there before, or when the page came.
+  // The line shows the newest notice, unless it was there before, or when the page came; a finding that can be acted on, again and again.
   update(list) {
     const last = list[list.length - 1], first = !this.held, before = (this.held || [])[(this.held || []).length - 1], key = o => o ? JSON.stringify([o.text, o.at]) : "";
     const bottom = this.list.scrollTop + this.list.clientHeight >= this.list.scrollHeight - 4;
@@ -73,20 +77,34 @@ class Notices {
     show(this.box, list.length);
     this.held = list;
     if (bottom) this.list.scrollTop = this.list.scrollHeight;
-    if (last && !first && key(last) !== key(before)) this.say(last.text, last.tone);
+    const offered = this.offered;
+    this.offered = last && last.line ? last : null;
+    if (last && !first && key(last) !== key(before)) this.say(last.text, last.tone, "", last.line);
+    else if (Boolean(offered) !== Boolean(this.offered) && !this.pending) this.say("");
   }
 
   row() {
     const row = make("li");
     row.append(icon("plain"), make("span", "tnb-notice-text"), make("span", "tnb-notice-at"));
+    row.act = this.button(row);
     return row;
   }
 
-  put(row, { tone, text, at }) {
+  // A button with the line of a finding, which the kernel executes.
+  button(row) {
+    const act = new Button("", "play", () => this.view.commands.send("finding", { line: act.name }, act), "tnb-small");
+    act.offer = line => { show(act.node, line && this.view.controlled); if (line) act.rename(line, "play"); };
+    act.offer("");
+    row.append(act.node);
+    return act;
+  }
+
+  put(row, { tone, text, at, line }) {
     const shown = ["good", "plain", "warn", "bad"].includes(tone) ? tone : "plain";
     setAttribute(row, "data-tone", shown);
     setIcon(row.children[0], shown === "plain" ? "info" : shown);
     setText(row.children[1], text);
     setText(row.children[2], at);
+    row.act.offer(line);
   }
 }

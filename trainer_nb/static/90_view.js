@@ -47,7 +47,7 @@ class View {
     this.hint = make("p", "tnb-hint");
     this.hintText = make("span");
     this.hint.append(icon("info"), this.hintText);
-    this.notices = new Notices();
+    this.notices = new Notices(this);
     this.toolbar = new Toolbar(this);
     this.grid = make("div", "tnb-grid");
     this.evaluations = new Evaluations();
