@@ -1,7 +1,9 @@
 """Run the incidents and the healthy programs, and print what is found, by which tool.
 
     python tests/incidents/run_incidents.py [names ...]            all incidents and healthy programs, or those named
-    python tests/incidents/run_incidents.py --findings [names ...] also print each finding"""
+    python tests/incidents/run_incidents.py --findings [names ...] also print each finding
+
+The name of a module, such as held_out_incidents, stands for all that it has."""
 import argparse
 import contextlib
 import importlib
@@ -20,7 +22,8 @@ from tiny import INCIDENTS
 
 from trainer_nb import Learner
 
-for kind in ("data", "model", "loop", "process"): importlib.import_module(f"{kind}_incidents")
+for kind in ("data", "model", "loop", "process", "held_out"): importlib.import_module(f"{kind}_incidents")
+importlib.import_module("held_out_healthy")
 
 EXAMPLES = Path(__file__).resolve().parents[2]/"examples"
 # A line to type at the beginning of what to do: a call that changes something, or a setting. What goes on with ", then" is not complete.
@@ -145,8 +148,8 @@ def main():
     parser.add_argument("--findings", action="store_true", help="print each finding")
     parser.add_argument("names", nargs="*")
     given = parser.parse_args()
-    def wanted(name): return not given.names or name in given.names
-    chosen = [o for o in INCIDENTS if wanted(o.name)]
+    def wanted(name, build): return not given.names or name in given.names or build.__module__ in given.names
+    chosen = [o for o in INCIDENTS if wanted(o.name, o.build)]
     rows, false = [], {}
     print_row(["incident", "kind", "found", "by", "seconds", "cause", "samples", "line typed", "false"])
     for incident in chosen:
@@ -158,7 +161,7 @@ def main():
         for o in twin: print(f"    FALSE {o.tool}: {o.text[:300]}")
     programs = {n: (o, True) for n, o in HEALTHY.items()} | {n: (o, False) for n, o in examples().items()}
     for name, (build, trains) in programs.items():
-        if not wanted(name): continue
+        if not wanted(name, build): continue
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder): false[name] = run_healthy(build, trains)
         for o in false[name]: print(f"    FALSE in {name}, {o.tool}: {o.text[:300]}", flush=True)
     print(f"\nFound {sum(o['found'] == 'yes' for o in rows)} of {len(rows)} incidents, the cause named in {sum(o['cause'] == 'named' for o in rows)}; "
