@@ -10,7 +10,7 @@ OTHER = dict(
     optim_args="momentum=0.9", weight_decay=0.1, adam_beta1=0.8, adam_beta2=0.99, adam_epsilon=1e-6, max_grad_norm=0.0,
     optim_target_modules=["a"],
     label_smoothing_factor=0.1, bf16=True, fp16=True, full_determinism=True, seed=1, data_seed=2, use_cpu=True,
-    rollback="full", rewind_every=5, rewind_memory=0.5, on_nan="skip", on_spike="stop", check_on_start=True, logging_strategy="epoch", logging_steps=0.1, logging_first_step=True, disable_tqdm=True,
+    rollback="full", average="ema", average_args={"decay": 0.5}, rewind_every=5, rewind_memory=0.5, on_nan="skip", on_spike="stop", check_on_start=True, logging_strategy="epoch", logging_steps=0.1, logging_first_step=True, disable_tqdm=True,
     run_name="a run", report_to=["none"], eval_strategy="steps", eval_steps=5, eval_delay=1, eval_on_start=True,
     prediction_loss_only=True, eval_accumulation_steps=3, save_strategy="epoch", save_steps=7, save_total_limit=2, save_only_model=True, save_format="trainer", save_on_each_node=True, enable_jit_checkpoint=True,
     metric_for_best_model="accuracy", greater_is_better=False, load_best_model_at_end=True, dataloader_drop_last=True,
@@ -22,7 +22,7 @@ OTHER = dict(
     generation_config="gen.json",
     do_train=True, do_eval=True, do_predict=True, resume_from_checkpoint="here", local_rank=1)
 
-NEEDS = dict(fsdp_config=dict(fsdp=True), learning_rate=dict(layer_groups=["a"]), optim_target_modules=dict(optim="muon"), report_to=dict(output_dir="out"), dataloader_persistent_workers=dict(dataloader_num_workers=1),
+NEEDS = dict(average_args=dict(average="ema"), fsdp_config=dict(fsdp=True), learning_rate=dict(layer_groups=["a"]), optim_target_modules=dict(optim="muon"), report_to=dict(output_dir="out"), dataloader_persistent_workers=dict(dataloader_num_workers=1),
              dataloader_prefetch_factor=dict(dataloader_num_workers=1), dataloader_multiprocessing_context=dict(dataloader_num_workers=1),
              length_column_name=dict(train_sampling_strategy="group_by_length"), load_best_model_at_end=dict(output_dir="out", eval_strategy="epoch"),
              activation_checkpointing_kwargs=dict(activation_checkpointing=True), liger_kernel_config=dict(use_liger_kernel=True),

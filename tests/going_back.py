@@ -401,6 +401,12 @@ def plateau():
                    eval_steps=1, eval_dataset=Data(8), metric_for_best_model="loss")
 
 @item
+def average_of_the_weights(): return learner(average="ema", average_args={"decay": 0.8})
+
+@item
+def mean_of_the_last_weights(): return learner(average="swa", average_args={"start": BEFORE - 1, "every": 2}, eval_strategy="steps", eval_steps=2, eval_dataset=Data(8))
+
+@item
 def one_cycle(): return learner(lr_scheduler_type="one_cycle")
 
 

@@ -798,7 +798,7 @@ class RecordingMixin(TrainerBase):
         folder = output_dir or self.args.save_dir
         if Path(folder).expanduser().is_file():
             raise ValueError(f"{str(folder)!r} is a file; save_model() takes the folder for the model's files.")
-        with averaged_weights(self.optimizer):
+        with averaged_weights(self.run_state):
             self._save(str(folder))
         return Path(folder).expanduser()
 

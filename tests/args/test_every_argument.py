@@ -87,7 +87,7 @@ def as_for_two(args):
 STEPS = dict(max_steps=None, num_train_epochs=1)
 SHOWN = {   # argument: what differs, and what the run without it has too; or the test elsewhere
     **{name: "weights" for name in """per_device_train_batch_size gradient_accumulation_steps lr_scheduler_type warmup_steps optim weight_decay adam_beta1
-       adam_beta2 adam_epsilon max_grad_norm label_smoothing_factor bf16 seed data_seed train_sampling_strategy layer_groups learning_rate""".split()},
+       adam_beta2 adam_epsilon max_grad_norm label_smoothing_factor bf16 seed data_seed train_sampling_strategy layer_groups learning_rate average average_args""".split()},
     "lr_scheduler_kwargs": ("weights", dict(lr_scheduler_type="cosine")), "optim_args": ("weights", dict(optim="sgd")),
     "max_steps": "steps", "num_train_epochs": ("steps", dict(max_steps=None)), "output_dir": "files", "per_device_eval_batch_size": "order",
     "dataloader_drop_last": ("steps", dict(STEPS, per_device_train_batch_size=4)),

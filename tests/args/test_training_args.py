@@ -14,7 +14,7 @@ from trainer_nb.args.validation import UNSUPPORTED
 from argument_values import NEEDS, OTHER   # noqa: F401
 
 FIELDS = {f.name: f for f in dataclasses.fields(TrainingArguments)}
-OWN = {"layer_groups", "logging_dir", "rewind_every", "rewind_memory", "save_format", "rollback", "on_nan", "on_spike", "check_on_start"}
+OWN = {"layer_groups", "logging_dir", "rewind_every", "rewind_memory", "save_format", "rollback", "on_nan", "on_spike", "check_on_start", "average", "average_args"}
 # The same for the fields that are refused so far: a value that has to be refused.
 WANTED = dict(
     auto_find_batch_size=True, optim_target_modules=["a"], neftune_noise_alpha=5.0, tf32=False,
@@ -174,7 +174,9 @@ def test_unknown_names():
     ("contains no rate", dict(learning_rate=[], layer_groups=["a"])),
     ("Did you mean 'cosine'?", dict(lr_scheduler_type="cosin")), ("Did you mean 'adamw_torch'", dict(optim="adamw_torh")), ("Did you mean 'torch.optim:NAdam'", dict(optim="NAdam")),
     ("Did you mean 'epoch'?", dict(eval_strategy="epochs")), ("'random', 'sequential'", dict(train_sampling_strategy="by_length")), ("is for orders by length", dict(length_column_name="n")),
-    ("'light', 'full'", dict(rollback="heavy")), ("give dataloader_num_workers", dict(dataloader_prefetch_factor=2)),
+    ("'light', 'full'", dict(rollback="heavy")), ("'ema', 'swa'", dict(average="mean")), ("from 0 to 1", dict(average="ema", average_args=dict(decay=99))),
+    ("does not take", dict(average="swa", average_args=dict(decay=0.9))), ("Give average=", dict(average_args=dict(decay=0.9))),
+    ("averages the weights itself", dict(average="ema", optim="schedule_free_sgd")), ("which fsdp divides", dict(average="ema", fsdp=True)), ("give dataloader_num_workers", dict(dataloader_prefetch_factor=2)),
     ("give dataloader_num_workers", dict(dataloader_persistent_workers=True)), ("give dataloader_num_workers", dict(dataloader_multiprocessing_context="fork")),
     ("list[str]", dict(label_names="labels")),
 ])

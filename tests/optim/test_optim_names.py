@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from trainer_nb import Learner, differences
+from torch.optim import swa_utils
+from torch.utils.data import DataLoader
+from trainer_nb import Learner, TrainerCallback, differences
 from trainer_nb.args.training_args import TrainingArguments
 from trainer_nb.args.fields import METRIC_SCHEDULES, OPTIMIZER_NAMES, SCHEDULE_NAMES, TARGETED_OPTIMIZERS
+from trainer_nb.engine.average import switch_average
 from trainer_nb.optim.extra_optimizers import OPTIMIZERS, PIP_NAMES, Muon
 from trainer_nb.optim.optimizers import create_optimizer, optimizer_class
 from trainer_nb.args.validation import UNSUPPORTED_VALUES
@@ -222,11 +225,14 @@ def test_settings_and_frozen_layers_under_way(name):
     assert [n for n, p in learn.model.named_parameters() if special[id(p)]] == (["inner.weight", "outer.weight"] if name in TARGETED_OPTIMIZERS else [])
 
 
-def test_schedule_free_weights_are_the_average_where_they_are_used(tmp_path):
+AVERAGES = {"schedule_free_adamw": {}, "schedule_free_sgd": {}, "adamw_torch": dict(average="ema", average_args={"decay": 0.6}), "sgd": dict(average="swa", average_args={"start": 2})}
+
+@pytest.mark.parametrize("name", ["schedule_free_adamw", "adamw_torch", "sgd"])
+def test_averaged_weights_are_the_average_where_they_are_used(name, tmp_path):
     "save_model, save_only_model and the best model hold the average; training goes on from the others, bit for bit."
     pytest.importorskip("schedulefree")
     from safetensors.torch import load_file
-    learn = learner("schedule_free_adamw", output_dir=str(tmp_path), save_strategy="steps", save_steps=6, save_only_model=True)
+    learn = learner(name, **AVERAGES[name], output_dir=str(tmp_path), save_strategy="steps", save_steps=6, save_only_model=True)
     learn.step(6)
     wait_for_save(learn.run_state)   # the checkpoint is written beside
     trained = copy.deepcopy(learn.model.state_dict())
@@ -235,9 +241,9 @@ def test_schedule_free_weights_are_the_average_where_they_are_used(tmp_path):
     metrics = learn.evaluate()
     assert versions == [p._version for p in learn.model.parameters()]
     assert all(torch.equal(v, learn.model.state_dict()[k]) for k, v in trained.items())
-    learn.optimizer.eval()
+    switch_average(learn.run_state)
     average = copy.deepcopy(learn.model.state_dict())
-    learn.optimizer.train()
+    switch_average(learn.run_state)
     saved, only = load_file(tmp_path / "final" / "model.safetensors"), load_file(tmp_path / "checkpoint-6" / "model.safetensors")
     assert all(torch.equal(v, saved[k]) and torch.equal(v, only[k]) for k, v in average.items())
     assert not all(torch.equal(v, trained[k]) for k, v in average.items())
@@ -247,13 +253,44 @@ def test_schedule_free_weights_are_the_average_where_they_are_used(tmp_path):
 
 
 @pytest.mark.parametrize("only", [False, True])
-def test_the_best_model_of_a_schedule_free_run_is_its_average(tmp_path, only):
+@pytest.mark.parametrize("name", ["schedule_free_sgd", "adamw_torch", "sgd"])
+def test_the_best_model_of_a_run_with_an_average_is_its_average(tmp_path, name, only):
     pytest.importorskip("schedulefree")
-    learn = learner("schedule_free_sgd", output_dir=str(tmp_path), eval_strategy="steps", eval_steps=3, save_strategy="steps", save_steps=3,
+    learn = learner(name, **AVERAGES[name], learning_rate=0.5, output_dir=str(tmp_path), eval_strategy="steps", eval_steps=3, save_strategy="steps", save_steps=3,
                     load_best_model_at_end=True, save_only_model=only)
     learn.train()
     assert learn.state.best_global_step < 12
     assert learn.evaluate()["eval_loss"] == pytest.approx(learn.state.best_metric, rel=1e-6)
+
+
+@pytest.mark.parametrize("average", ["ema", "swa"])
+def test_the_model_has_the_average_at_the_end_and_the_run_can_go_on(average):
+    "As torch's AveragedModel and update_bn; a longer run is exact, with the weights that were trained, and a new one begins with the average."
+    from going_back import Data, learner
+    given = dict(average=average, average_args={"ema": {"decay": 0.8}, "swa": {"start": 0.5}}[average])
+    function = swa_utils.get_ema_multi_avg_fn(0.8) if average == "ema" else swa_utils.get_swa_multi_avg_fn()
+    plain, learn = learner(), learner(**given)
+    wanted = swa_utils.AveragedModel(plain.model, multi_avg_fn=function, use_buffers=average == "ema")
+    for rec in plain.steps():
+        if average == "ema" or rec.step > 6: wanted.update_parameters(plain.model)
+    if average == "swa": swa_utils.update_bn(DataLoader(Data(), 20), wanted.module.eval())
+    learn.train()
+    end = copy.deepcopy(learn.model.state_dict())
+    for key, t in wanted.module.state_dict().items():
+        if average == "swa" and "running" in key: torch.testing.assert_close(end[key], t, rtol=1e-5 if "mean" in key else 0.2, atol=1e-6 if "mean" in key else 0.1)
+        elif "num_batches" not in key: assert torch.equal(end[key], t), key
+    for run in (plain, learn): run.fit(1, 1e-2)
+    straight = learn.snapshot()
+    learn.rewind(2)
+    learn.train()
+    assert differences(straight, learn.snapshot()) == []
+    for run in (plain, learn): run.rewind(1)
+    assert all(torch.equal(t, learn.model.state_dict()[k]) for k, t in plain.model.state_dict().items())
+    again, begun = learner(**given), []
+    again.train()
+    again.add_callback(type("Begins", (TrainerCallback,), {"on_step_begin": lambda self, *args, model, **kwargs: begun.append(copy.deepcopy(model.state_dict()))}))
+    again.train()
+    assert all(torch.equal(t, begun[0][k]) for k, t in end.items())
 
 
 # --- what is read, and what is refused -----------------------------------------------------------------------------------
@@ -440,19 +477,19 @@ def test_what_makes_no_schedule_is_refused():
 
 # --- on several processes ------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("name", ["muon", "schedule_free_adamw", "grokadamw", "adafactor"])
+@pytest.mark.parametrize("name", ["muon", "schedule_free_adamw", "grokadamw", "adafactor", "adamw_torch"])
 def test_on_two_processes(name, tmp_path):
     "The weights of one process with the whole batch; at home again the state is there, and the run goes on."
     if not there(name): pytest.skip(f"{name} is not installed")
-    given = dict(lr_scheduler_type="greedy", lr_scheduler_kwargs=WATCHING["greedy"], eval_strategy="steps", eval_steps=2)
+    given = dict(lr_scheduler_type="greedy", lr_scheduler_kwargs=WATCHING["greedy"], eval_strategy="steps", eval_steps=2, **AVERAGES.get(name, {}))
     alone, many = learner(name, **given), learner(name, **given | dict(per_device_train_batch_size=4))
     alone.step(6)
     with many.launch(2):
         many.step(6)
-        if name.startswith("schedule_free"): many.save_model(str(tmp_path / "within"))
+        if name in AVERAGES: many.save_model(str(tmp_path / "within"))
     close = 5e-3 if name == "muon" else 1e-5   # its iteration is done in 16 bits
     assert relative(many.model, alone.model) < close and many.get_learning_rates() == pytest.approx(alone.get_learning_rates())
-    if name.startswith("schedule_free"):
+    if name in AVERAGES:
         many.save_model(str(tmp_path / "home"))
         from safetensors.torch import load_file
         a, b = (load_file(tmp_path / o / "model.safetensors") for o in ("within", "home"))

@@ -152,7 +152,7 @@ TRANSFORMERS_TRACKERS = tuple(settings_table("trackers")["of_transformers"])
 CHOICES: dict[str, tuple] = {name: tuple(member.value for member in enum) for name, enum in ENUM_FIELDS.items()}
 CHOICES |= {name: tuple(values) for name, values in settings_table("choices").items()}
 # TOML has no None
-CHOICES |= {name: (None, *CHOICES[name]) for name in ("dataloader_multiprocessing_context", "on_nan", "on_spike")}
+CHOICES |= {name: (None, *CHOICES[name]) for name in ("dataloader_multiprocessing_context", "on_nan", "on_spike", "average")}
 
 # %% ../../nbs/02_args/00_fields.ipynb #0404bd5b
 @cache
@@ -231,6 +231,12 @@ class SettingFields:
     adam_beta2: float = arg(0.999, "AdamW: decay of the running mean of their squares")
     adam_epsilon: float = arg(1e-8, "AdamW: added to the denominator")
     max_grad_norm: float = arg(1.0, "clip gradients to this norm; 0: no clipping")
+    average: str | None = arg(
+        None, "evaluate and save an average of the weights, and end with it: 'ema', 'swa'; None: no average"
+    )
+    average_args: dict | str | None = arg(
+        None, "further arguments of the average: decay and warmup of 'ema', start, every; a dict or JSON"
+    )
     label_smoothing_factor: float = arg(0.0, "share of the target spread over all classes, in [0, 1)")
     neftune_noise_alpha: float | None = arg(
         None, "strength of uniform noise added to the embeddings in training; None: no noise"

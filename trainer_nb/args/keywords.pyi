@@ -26,6 +26,8 @@ class TrainingArgumentsKwargs(TypedDict, total=False):
     adam_beta2: float
     adam_epsilon: float
     max_grad_norm: float
+    average: str | None
+    average_args: dict | str | None
     label_smoothing_factor: float
     neftune_noise_alpha: float | None
     bf16: bool

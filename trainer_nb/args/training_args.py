@@ -27,7 +27,7 @@ from .parallel import ParallelMode, Ranks, check_accelerator_config, connect_lau
 from .parallel import device_of, log_level
 from .deepspeed_args import activate_loading, check_deepspeed, is_deepspeed_enabled
 from .setters import ArgumentSetters
-from .validation import UNSUPPORTED, check_setting, matches_type, tracker_names
+from .validation import UNSUPPORTED, average_options, check_setting, matches_type, tracker_names
 from ..display.tables import html_table
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ class TrainingArguments(CheckedNames, ArgumentSetters, SettingFields):
             if name in UNSUPPORTED and bool(value) != bool(self.defaults()[name]):
                 raise ValueError(f"{name}={value!r} {UNSUPPORTED[name]}.")
         check_rules("settings", vars(self))
+        average_options(self)
         for name in ("logging_steps", "eval_steps", "save_steps"):
             if (getattr(self, name) or 0) >= 1:
                 setattr(self, name, int(getattr(self, name)))

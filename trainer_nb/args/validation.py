@@ -146,3 +146,16 @@ def tracker_names(
     if report_to in (None, "none", ["none"]): return []
     if report_to in ("all", ["all"]): return installed_trackers()
     return report_to if isinstance(report_to, list) else [report_to]
+
+# %% ../../nbs/02_args/05_validation.ipynb #56dedb71
+def average_options(args: Any) -> dict[str, Any]:
+    "Return the options of the average of the weights. Raise ValueError for an unknown one, or one out of its bounds."
+    given = args.average_args or {}
+    known = {} if args.average is None else settings_table("average")[args.average]
+    for name, value in given.items():
+        if name not in known:
+            hint = suggest_names(name, known) if known else " Give average='ema' or 'swa' as well."
+            raise ValueError(f"average_args has {name!r}, which average={args.average!r} does not take.{hint}")
+        if not isinstance(value, (int, float)) or not evaluate(known[name]["holds"], {"value": value}):
+            raise ValueError(f"average_args has {name}={value!r}; it should be {known[name]['condition']}.")
+    return {name: given.get(name, option["default"]) for name, option in known.items()}

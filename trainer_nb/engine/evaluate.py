@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from ..data.loader import ResumableLoader
 from ..data.sampling import UNSHARDED, Cursor, RankShard
 from ..device.accelerator import unwrap
 from ..device.sharding import is_strategy_tensor
+from .average import averaged_weights, is_in_train_mode, switch_average
 from .dataloaders import count_samples, is_columns, is_overridden
 from .loss import split_labels
 from .eval_outputs import EvalLoopOutput, EvalOutputs, EvalPrediction, PredictionOutput
@@ -32,10 +33,11 @@ from .eval_outputs import to_numbers
 from .overrides import TrainerBase
 from .prepare import check_equal_lengths, check_replicas, prepare, prepare_model
 from .rollback import BufferBackup
-from .run_state import run_modules
+from .run_state import Task, run_modules
 from .session import manual_changes_recorded
 from .signatures import accepted_kwargs, positional_args
 from .training_modes import preserve_training_modes
+from .tasks import TASK_HANDLERS
 from .user_state import attributes_set_aside
 
 # %% ../../nbs/06_engine/27_evaluate.ipynb #81890226
@@ -80,29 +82,6 @@ def cast_inputs(
     if isinstance(batch, (tuple, list)) and len(batch) > 1: return (*cast(tuple(batch[:-1])), batch[-1])
     return cast(batch)
 
-# %% ../../nbs/06_engine/27_evaluate.ipynb #cf8e39df
-def is_in_train_mode(optimizer: Any) -> bool:
-    "Return whether the optimizer has separate training and evaluation weights, and is in training mode."
-    return hasattr(optimizer, "train") and all(g.get("train_mode", True) for g in optimizer.param_groups)
-
-@contextmanager
-def averaged_weights(optimizer: Any):
-    "Switch to the evaluation weights of such an optimizer inside the block; restore the training weights exactly."
-    if not is_in_train_mode(optimizer):
-        yield
-        return
-    params = tuple(p for g in optimizer.param_groups for p in g["params"])
-    # unchanged in the end
-    with torch.autograd._unsafe_preserve_version_counter(params), torch.no_grad():
-        kept = [p.detach().clone() for p in params]
-        optimizer.eval()
-        try:
-            with torch.enable_grad():
-                yield
-        finally:
-            optimizer.train()
-            torch._foreach_copy_([p.detach() for p in params], kept)
-
 # %% ../../nbs/06_engine/27_evaluate.ipynb #43068af9
 @contextmanager
 def evaluation_mode(
@@ -136,7 +115,7 @@ def evaluation_mode(
                 (run.wrapped_model if isinstance(run.wrapped_model, torch.nn.Module) else run.model).eval()
                 if run.loss_module is not None:
                     run.loss_module.eval()
-                with averaged_weights(run.optimizer), run.device.activated(), run.device.gathered_as(dtype):
+                with averaged_weights(run), run.device.activated(), run.device.gathered_as(dtype):
                     interrupts.open()
                     yield run
             except BaseException as error:
@@ -197,6 +176,45 @@ class EvalBatches:
     def at_end(self) -> bool:
         "Return whether the current batch is the last one; may read another one."
         return self.feed.at_end(self.cursor)
+
+# %% ../../nbs/06_engine/27_evaluate.ipynb #9fb06ea0
+class _NormPass(torch.nn.Module):
+    "Run a learner's model on a batch; the only modules in it are BatchNorm layers, whose statistics are computed."
+    def __init__(self, learner: TrainerBase, norms: list[torch.nn.Module]):
+        super().__init__()
+        self.norms = torch.nn.ModuleList(norms)
+        self.learner = learner
+
+    def forward(self, batch: Any) -> None:
+        self.learner.prediction_step(unwrap(self.learner.run_state.wrapped_model), batch, True)
+
+def update_batch_norms(learner: TrainerBase) -> None:
+    "Compute the statistics of BatchNorm layers for the average of the weights, in a pass over the training data."
+    run = learner.run_state
+    state = run.optimizer.state
+    norms = [
+        m for m in run_modules(run).modules()
+        if isinstance(m, torch.nn.modules.batchnorm._BatchNorm) and "average_running_mean" in state.get(m.weight, ())
+    ]
+    if not norms: return
+    # of a stream, as many batches as the run has used
+    limit = None if run.counters.batches else run.state.max_steps * run.args.gradient_accumulation_steps
+    with evaluation_mode(learner):
+        batches = ([batch] for batch, _ in islice(EvalBatches(learner, run.loader.loader), limit))
+        torch.optim.swa_utils.update_bn(batches, _NormPass(learner, norms))
+        found = [{f"average_{k}": b.clone() for k, b in m._buffers.items()} for m in norms]
+    for m, entries in zip(norms, found):
+        state[m.weight].update(entries)
+
+def use_average(learner: TrainerBase, task: Task) -> None:
+    "Put the average of the weights into the model, at the end of training."
+    run = learner.run_state
+    if not is_in_train_mode(run.optimizer): return
+    if run.args.average == "swa": update_batch_norms(learner)
+    switch_average(run)
+
+# it evaluates, and so it is not in the module of the other tasks
+TASK_HANDLERS["use_average"] = use_average
 
 # %% ../../nbs/06_engine/27_evaluate.ipynb #aad5d809
 class EvalAccumulator:

@@ -218,8 +218,6 @@ class TrainerBase:
         "Return the micro-batch's part of the step's loss."
         run = self.run_state
         run.modes.enter(model, run.model)
-        if hasattr(run.optimizer, "train"):
-            run.optimizer.train()
         inputs = self._prepare_inputs(inputs)
         items: dict[str, Any] = {"num_items_in_batch": num_items_in_batch} if self.loss_takes_items else {}
         with self.compute_loss_context_manager():

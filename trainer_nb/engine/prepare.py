@@ -278,14 +278,14 @@ def check_optimizer(
     mine = {id(p) for p in run.model.parameters()}
     problem = ""
     if isinstance(run.optimizer, torch.optim.LBFGS):
-        problem = (
-            "LBFGS evaluates the loss several times in a step, which a step here does not do; use another optimizer"
-        )
+        problem = "LBFGS evaluates the loss several times in a step, and a step here does so once; use another optimizer"
     elif not any(id(p) in mine for g in run.optimizer.param_groups for p in g["params"]):
         problem = (
             "The optimizer holds none of this model's parameters (of an older model, perhaps, whose cell was run"
             " again); make it with model.parameters()"
         )
+    elif run.args.average is not None and hasattr(run.optimizer, "train"):
+        problem = f"{type(run.optimizer).__name__} averages the weights itself; leave out average={run.args.average!r}"
     elif getattr(run.lr_scheduler, "optimizer", run.optimizer) is not run.optimizer:
         problem = "The schedule was made for another optimizer; make it with this one"
     if problem: raise ValueError(f"{problem}.")

@@ -29,7 +29,7 @@ from .overrides import TrainerBase
 from .prepare import is_prepared, prepare_training
 from .run_state import RunState, Task, announce_save_dir, as_callback, hide_token, own_run_name
 from .run_state import record_act
-from .step import await_copies
+from .snapshot import await_copies
 from .tasks import run_tasks_now
 
 # %% ../../nbs/06_engine/22_session.ipynb #439f6e9f

@@ -135,6 +135,12 @@ def check_snapshot(
     for name in kept:
         FIELD_KEEPERS[name].check(run, snapshot)
 
+def await_copies(run: RunState) -> None:
+    "Wait for snapshots that are still being copied from the GPU, before the weights are changed in place."
+    for copying in run.current.pending_copies:
+        copying.wait_before_update()
+    run.current.pending_copies = []
+
 def restore_fields(
     run: RunState, snapshot: Snapshot,
     kept=tuple(FIELD_KEEPERS),  # names of the kept fields to restore
@@ -142,8 +148,7 @@ def restore_fields(
     "Restore kept fields. Raise ValueError, without any change, if the snapshot does not fit the run."
     check_snapshot(run, snapshot, kept)
     restore_evaluated(run)
-    for copying in run.current.pending_copies:
-        copying.wait_before_update()
+    await_copies(run)
     for name in kept:
         FIELD_KEEPERS[name].put_back(run, snapshot)
     # the changes of the forward pass are detected again

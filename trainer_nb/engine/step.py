@@ -20,6 +20,7 @@ from ..core.seeding import SEED_FORWARD, SEED_UPDATE, mix_seed, seed_all
 from ..data.collate import infer_batch_size, map_tensors, shallow_copy_batch
 from ..data.loader import MicroBatch
 from ..device.model_patches import should_compile
+from .average import is_in_train_mode, switch_average, update_average
 from .counters import ItemsUse, WatchedItems, add_tokens, count_step_tokens, warn_once, watched
 from .dataloaders import is_overridden
 from .loss import describe_output
@@ -27,6 +28,7 @@ from .overrides import TrainerBase, is_loss_scaled
 from .rollback import AdaptiveBackup, FullBackup, UserBackup, put_values, weight_versions
 from .run_state import RunState, run_modules
 from .signatures import positional_args
+from .snapshot import await_copies
 from .eval_outputs import to_numbers
 from .user_state import report_lost, restore_evaluated
 from ..optim.fused_update import update_weights
@@ -108,6 +110,8 @@ class Step:
             run.current.pending_logs = []
             run.current.terms = []
         run.device.strategy.reshard()
+        if not is_in_train_mode(run.optimizer):
+            switch_average(run)
         for p in run.params:
             # gradients of a manual backward pass between two steps do not belong to this step
             p.grad = None
@@ -329,6 +333,7 @@ def commit_step(step: Step) -> StepResult:
         raise
     try:
         skipped = optimizer_step(run)
+        if not skipped: update_average(run)
         if step.norm is None and run.device.engine is not None:
             step.norm = run.device.engine.grad_norm()
         rate = run.optimizer.param_groups[0]["lr"]
@@ -380,12 +385,6 @@ def optimizer_step(run: RunState) -> bool:
     scaler.step(run.optimizer)
     scaler.update()
     return not on_device and scaler.get_scale() < before
-
-def await_copies(run: RunState) -> None:
-    "Wait for snapshots that are still being copied from the GPU; the update changes the weights in place."
-    for copying in run.current.pending_copies:
-        copying.wait_before_update()
-    run.current.pending_copies = []
 
 def complete_step(run: RunState) -> int:
     "Count the step, advance the position in the data, and clear the gradients; return the number of samples."

@@ -342,6 +342,8 @@ def do_finish(learner: TrainerBase, task: Task) -> None:
     learner.store_flos()
     if run.args.load_best_model_at_end:
         push_tasks(run, Task("load_best"))
+    if run.args.average is not None:
+        push_tasks(run, Task("use_average"))
     push_tasks(run, Task("log", data={"logs": train_metrics(run)}), Task("event", "on_train_end"))
 
 def train_metrics(run: RunState) -> dict[str, float]:

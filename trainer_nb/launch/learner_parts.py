@@ -287,8 +287,8 @@ def needs_optimizer(
     snapshot: Snapshot,  # of a run
 ) -> bool:
     "Return whether an optimizer computes the weights for evaluation from its state: the model has those for training."
-    optimizer = snapshot.values["optimizer"]
-    return optimizer is not None and any(group.get("train_mode", False) for group in optimizer["groups"])
+    groups = (snapshot.values["optimizer"] or {"groups": ()})["groups"]
+    return any(group.get("train_mode", snapshot.values["args"].get("average") is not None) for group in groups)
 
 def keep_unloaded(
     learner: TrainerBase,

@@ -24,7 +24,7 @@ from ..core.errors import LOST_DEVICE, warn
 from ..core.history import History, copy_log, is_open_elsewhere
 from ..core.interrupts import InterruptGuard
 from ..core.log_file import log_path, to_plain_data
-from ..engine.evaluate import averaged_weights, is_in_train_mode
+from ..engine.average import averaged_weights
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import check_replicas, prepare
 from ..engine.run_state import RunState, Task, announce_save_dir
@@ -212,8 +212,8 @@ def start_saving(
     engine_files = write_engine_files(run, place) if writes_engine else None
     snapshot: Snapshot | None
     if run.args.save_only_model:
-        with averaged_weights(run.optimizer):
-            snapshot = capture_snapshot(run, saver.spare, ("model",), beside=not is_in_train_mode(run.optimizer))
+        with averaged_weights(run) as is_average:
+            snapshot = capture_snapshot(run, saver.spare, ("model",), beside=not is_average)
     else:
         snapshot = capture_snapshot(run, saver.spare, tuple(FIELD_KEEPERS), beside=True)
     # an override may gather the weights, for which all processes are needed

@@ -18,6 +18,7 @@ from ..core.errors import InvalidOperation, release_last_traceback, short_repr, 
 from ..core.history import History
 from ..device.weight_storage import move_model
 from ..display.tables import html_table, text_table
+from ..engine.average import forget_averages
 from ..engine.dataloaders import is_overridden
 from ..engine.given_parts import forget_samplers, renew_model
 from ..engine.overrides import TrainerBase
@@ -151,6 +152,8 @@ def restart_finished_run(learner: TrainerBase) -> str:
     run.first.begins_run = False
     run.optimizer = optimizer
     restore_group_settings(optimizer, settings)
+    # with average=, the present weights are the average, and the one of the new run begins with them
+    if run.args.average is not None: forget_averages(optimizer)
     if schedule is None:
         # an override may compute each rate from the one before
         return_to_base(optimizer)

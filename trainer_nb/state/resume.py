@@ -19,6 +19,7 @@ from ..data.sampling import Cursor
 from ..device.collectives import MainProcessFailed
 from ..device.sharding import broadcast_tensors, copy_into, dtypes_and_shapes
 from ..display.tables import text_table
+from ..engine.average import forget_averages, has_average
 from ..engine.dataloaders import can_evaluate
 from ..engine.loss import unwrap_model
 from ..engine.given_parts import drop_loader
@@ -333,8 +334,7 @@ def restart_epoch_data(run: RunState, snapshot: Snapshot) -> list[str]:
     then = snapshot.values.get("length")
     now = num_train_samples(run)
     over = run.loader.source.at_end(cursor) is True if then == now or then is None else cursor.position >= then
-    if not run.args.ignore_data_skip or not cursor.position or snapshot.values["finished"] or over:
-        return []
+    if not run.args.ignore_data_skip or not cursor.position or snapshot.values["finished"] or over: return []
     snapshot.values.update(cursor=Cursor(cursor.epoch), bookmark=None, batches_in_epoch=0, epoch_open=False)
     return [f"the data of the epoch starts from the beginning instead of at sample {cursor.position}, because of "
             "ignore_data_skip=True"]
@@ -350,10 +350,8 @@ def read_snapshot(
     like = run.device.strategy.example if everywhere and run.device is not None else None
     if is_trainer_checkpoint(folder) or is_engine_checkpoint(folder):
         snapshot = read_trainer_checkpoint(learner, folder, unpickle)
-    elif like is None:
-        snapshot = read_checkpoint(folder)
     else:
-        snapshot = read_checkpoint(folder, like, run.device.world)
+        snapshot = read_checkpoint(folder) if like is None else read_checkpoint(folder, like, run.device.world)
     return add_base_weights(run, snapshot)
 
 # %% ../../nbs/07_state/10_resume.ipynb #25ec93a9
@@ -451,8 +449,8 @@ def find_best_folder(run: RunState, path: Path) -> Path:
     return mine[0]
 
 def best_fields(learner: TrainerBase) -> tuple:
-    "Return the fields of a snapshot with the best weights; the average of an optimizer with two modes is in its state."
-    return ("model", "optimizer") if hasattr(learner.optimizer, "train") else ("model",)
+    "Return the fields of a snapshot with the best weights; an average of them is in the state of the optimizer."
+    return ("model", "optimizer") if has_average(learner.run_state) else ("model",)
 
 def read_best_weights(learner: TrainerBase, folder: Path) -> tuple:
     "Return a checkpoint's weights by name, and its values or whether they are an average written here."
@@ -478,6 +476,7 @@ def assign_weights(
     else:
         for k, t in tensors.items():
             copy_into(own[k], t)
+    if learner.args.average is not None: forget_averages(learner.optimizer)
     for group in learner.optimizer.param_groups if values and len(best_fields(learner)) > 1 else ():
         # the weights are the average
         group["train_mode"] = False
