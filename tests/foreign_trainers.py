@@ -1,8 +1,8 @@
 """Train with trainers of TRL and sentence-transformers, and print what came out as JSON: `plain` as they are, `patched` as learners.
 
 For learners, also what the same run ends in when it goes back, and when a new learner resumes it from a checkpoint, or from one of the unpatched run
-(THEIRS: folders of these runs by name, as JSON)."""
-import hashlib, json, os, shutil, sys, tempfile, warnings
+(THEIRS: folders of these runs by name, as JSON). With `two` as the first name in two processes: those of Accelerate, and for learners also of `launch`."""
+import functools, hashlib, json, os, shutil, sys, tempfile, warnings
 from pathlib import Path
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "CI": "1"}   # TRL sends nothing
@@ -12,7 +12,7 @@ import torch
 torch.set_num_threads(1)
 PATCHED = sys.argv[1] == "patched"
 THEIRS = json.loads(os.environ.get("THEIRS", "{}"))
-if PATCHED:
+if PATCHED and sys.argv[2:3] != ["two"]:
     from trainer_nb import patch_transformers
     patch_transformers()
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent/"data")]
@@ -34,7 +34,7 @@ def sft(folder, kind="text", lora=False, stream=False, **given):
     from trl import SFTConfig, SFTTrainer
     rows = Dataset.from_list(DATA[kind]())
     data = rows.to_iterable_dataset() if stream else rows
-    return SFTTrainer(make_model(), SFTConfig(**settings(folder, max_length=None, **given)), train_dataset=data, eval_dataset=rows.select(range(6)),
+    return SFTTrainer(make_model(), SFTConfig(**settings(folder, max_length=None, **given)), train_dataset=data, eval_dataset=rows.select(range(16)),
                       processing_class=make_tokenizer(), peft_config=LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM") if lora else None)
 
 
@@ -42,14 +42,14 @@ def dpo(folder, **given):
     from trl import DPOConfig, DPOTrainer
     rows = Dataset.from_list(PAIRS)
     return DPOTrainer(make_model(), make_model(), DPOConfig(**settings(folder, max_length=None, **given)), train_dataset=rows,
-                      eval_dataset=rows.select(range(6)), processing_class=make_tokenizer())
+                      eval_dataset=rows.select(range(16)), processing_class=make_tokenizer())
 
 
 def orpo(folder):
     "Maps with a method of the trainer before its constructor."
     from trl.experimental.orpo import ORPOConfig, ORPOTrainer
     rows = Dataset.from_list(PAIRS)
-    return ORPOTrainer(make_model(), ORPOConfig(**settings(folder, max_length=64)), train_dataset=rows, eval_dataset=rows.select(range(6)),
+    return ORPOTrainer(make_model(), ORPOConfig(**settings(folder, max_length=64)), train_dataset=rows, eval_dataset=rows.select(range(16)),
                        processing_class=make_tokenizer())
 
 
@@ -58,7 +58,7 @@ def reward(folder):
     torch.manual_seed(0)
     config = transformers.LlamaConfig(vocab_size=len(NAMES), num_key_value_heads=2, max_position_embeddings=128, num_labels=1, pad_token_id=0, **SMALL)
     return RewardTrainer(transformers.LlamaForSequenceClassification(config), RewardConfig(**settings(folder, max_length=None)),
-                         train_dataset=Dataset.from_list(PAIRS), eval_dataset=Dataset.from_list(PAIRS[:6]), processing_class=make_tokenizer())
+                         train_dataset=Dataset.from_list(PAIRS), eval_dataset=Dataset.from_list(PAIRS[:16]), processing_class=make_tokenizer())
 
 
 def grpo(folder):
@@ -69,19 +69,25 @@ def grpo(folder):
                        train_dataset=Dataset.from_list([{"prompt": c["messages"][:1]} for c in chats()]), processing_class=make_tokenizer())
 
 
+@functools.cache
+def sentence_model():
+    "Return the folder of a model; of one process, which others inherit."
+    torch.manual_seed(0)
+    base = tempfile.mkdtemp()
+    transformers.BertModel(transformers.BertConfig(vocab_size=len(NAMES), max_position_embeddings=64, hidden_dropout_prob=0.0,
+                                                   attention_probs_dropout_prob=0.0, **SMALL)).save_pretrained(base)
+    make_tokenizer().save_pretrained(base)
+    return base
+
+
 def sentences(folder, several=False):
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments, losses
     from sentence_transformers.evaluation import EmbeddingSimilarityEvaluator
     from sentence_transformers.models import Pooling, Transformer
-    torch.manual_seed(0)
-    base = Path(tempfile.mkdtemp(), "base")
-    transformers.BertModel(transformers.BertConfig(vocab_size=len(NAMES), max_position_embeddings=64, hidden_dropout_prob=0.0,
-                                                   attention_probs_dropout_prob=0.0, **SMALL)).save_pretrained(base)
-    make_tokenizer().save_pretrained(base)
-    model = SentenceTransformer(modules=[Transformer(str(base)), Pooling(16)], device="cpu")
+    model = SentenceTransformer(modules=[Transformer(sentence_model()), Pooling(16)], device="cpu")
     rows = Dataset.from_list([{"anchor": c["messages"][0]["content"], "positive": c["messages"][1]["content"]} for c in chats()])
     evaluator = EmbeddingSimilarityEvaluator(rows["anchor"][:6], rows["positive"][:6], [i / 6 for i in range(6)], name="dev")
-    return SentenceTransformerTrainer(model, SentenceTransformerTrainingArguments(**settings(folder)), evaluator=evaluator, eval_dataset=rows.select(range(6)),
+    return SentenceTransformerTrainer(model, SentenceTransformerTrainingArguments(**settings(folder)), evaluator=evaluator, eval_dataset=rows.select(range(16)),
                                       train_dataset={"a": rows, "b": rows.select(range(12))} if several else rows,
                                       loss=losses.MultipleNegativesRankingLoss(model))
 
@@ -101,7 +107,32 @@ def outcome(trainer, folder):
     return {"weights": weights, "log": log, "files": files}
 
 
+def in_a_process(name, folder):
+    if PATCHED: __import__("trainer_nb").patch_transformers()
+    trainer = PROGRAMS[name](folder)
+    trainer.train()
+    if trainer.is_world_process_zero(): Path(folder, "outcome.json").write_text(json.dumps(outcome(trainer, folder)))
+
+
+def in_two_processes(names):
+    from accelerate import notebook_launcher
+    results = {}
+    sentence_model()
+    for name in names:
+        folder = tempfile.mkdtemp()
+        notebook_launcher(in_a_process, (name, folder), num_processes=2)
+        results[name] = json.loads(Path(folder, "outcome.json").read_text())
+    # not before, because the Trainer's module imports libraries that Accelerate's launcher refuses
+    if PATCHED: __import__("trainer_nb").patch_transformers()
+    for name in names if PATCHED else ():
+        trainer = PROGRAMS[name](folder := tempfile.mkdtemp())
+        with trainer.launch(2, start="spawn" if name == "text" else None): trainer.train()
+        results[name]["launched"] = outcome(trainer, folder)
+    print("RESULTS" + json.dumps(results))
+
+
 def main(names):
+    if names[0] == "two": return in_two_processes(names[1:])
     results = {}
     for name in names:
         make = PROGRAMS[name]
@@ -130,4 +161,4 @@ def main(names):
     print("RESULTS" + json.dumps(results))
 
 
-if __name__ == "__main__": main(sys.argv[2:] or PROGRAMS)
+if __name__ == "__main__": main(sys.argv[2:] or list(PROGRAMS))

@@ -18,6 +18,7 @@ from .args.deepspeed_args import is_deepspeed_enabled
 from .args.parallel import connect_processes
 from .args.training_args import TrainingArguments
 from .core.errors import InvalidOperation
+from .launch.worker import FIRST_CALLS
 from .learner import Learner
 from .live.progress import ProgressCallback
 
@@ -116,6 +117,8 @@ class TransformersPatch:
                     _ORIGINALS.append((owner, attribute, present))
                     setattr(owner, attribute, replacement)
                     self.is_first = True
+        if patch_transformers not in FIRST_CALLS:
+            FIRST_CALLS.append(patch_transformers)
 
     def undo(self) -> None:
         "Put the classes of transformers back; a package that was imported in between keeps those of trainer_nb."

@@ -37,7 +37,7 @@ from ..engine.loss import call_model, model_arguments
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare_model
 from ..engine.rollback import AdaptiveBackup, FullBackup
-from ..engine.state_holders import defining_package
+from ..engine.dataloaders import defining_package
 from ..engine.run_state import RunState, record_act, run_modules
 from ..engine.training_modes import hold_eval_mode
 from ..optim.extra_optimizers import TARGET_GROUP_KEYS

@@ -32,13 +32,13 @@ from .isolated import cancellable, scratch_run
 from ..display.tables import TitledTable
 from ..engine.edits import edits_of
 from ..engine.loss import extract_loss
+from ..engine.dataloaders import defining_package
 from ..engine.overrides import TrainerBase
 from ..engine.rollback import BufferBackup
 from ..engine.run_state import run_modules
 from ..engine.session import record_manual_changes
 from ..engine.snapshot import capture_snapshot
 from ..engine.snapshot_fields import FIELD_KEEPERS
-from ..engine.state_holders import defining_package
 from ..engine.user_state import report_lost
 from ..optim.optimizers import create_optimizer
 
@@ -237,9 +237,10 @@ def check_plannable(learner: TrainerBase):
     "Raise InvalidOperation for a run whose memory does not follow from the shapes of one process."
     args = learner.args
     require_undivided(args, "memory_plan()", "leave out fsdp= and deepspeed= to see what is to be divided")
-    if defining_package(learner) == "trl":
+    package = defining_package(learner)
+    if package is not None and any("forward" in vars(module) for module in learner.model.modules()):
         raise InvalidOperation(
-            f"memory_plan() computes with shapes alone, and the loss of a {type(learner).__name__} of TRL reads numbers;"
+            f"memory_plan() computes with a copy of the model, which lacks the forward that {package} has put into this one;"
             " learn.batch_size_find() measures steps."
         )
     if any(is_read_only(p) for p in learner.model.parameters()):

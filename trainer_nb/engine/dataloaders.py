@@ -19,6 +19,7 @@ from ..args.fields import settings_table
 from ..args.training_args import TrainingArguments
 from ..args.parallel import accelerator_option
 from ..core.errors import of_package, short_repr, warn
+from ..core.tree import of_library
 from ..data.loader import DividedLoader, ResumableLoader
 from ..data.sampling import BalancedBatchSampler, EpochSampler, LengthGroupedSampler, RankShard, sample_lengths
 from ..data.sources import MapSource
@@ -126,6 +127,11 @@ def is_overridden(learner: TrainerBase, *names: str) -> bool:
     "Return whether a subclass of the user defines one of these methods, or a function was assigned in place of one."
     found = (getattr(learner, name, None) for name in names)
     return any(method is not None and not of_package(method) for method in found)
+
+def defining_package(learner: TrainerBase) -> str | None:
+    "Return the other package that defines the class of a learner, or one of its base classes; None for user code."
+    classes = (cls for cls in type(learner).__mro__[:-1] if of_library(cls) and not of_package(cls))
+    return next((cls.__module__.split(".")[0] for cls in classes), None)
 
 def check_train_dataset(learner: TrainerBase, dataset: Any) -> None:
     "Raise TypeError for training data that is no data set; a subclass with a loader of its own may have any."

@@ -25,7 +25,7 @@ from ..data.sampling import UNSHARDED, Cursor, RankShard
 from ..device.accelerator import unwrap
 from ..device.sharding import is_strategy_tensor
 from .average import averaged_weights, is_in_train_mode, switch_average
-from .dataloaders import count_samples, is_columns, is_overridden
+from .dataloaders import count_samples, defining_package, is_columns, is_overridden
 from .loss import split_labels
 from .eval_outputs import EvalLoopOutput, EvalOutputs, EvalPrediction, PredictionOutput
 from .eval_outputs import StreamingMetrics, annotate_errors, average_logs, check_metrics, speed_metrics
@@ -341,7 +341,8 @@ def evaluation_loop(
                 learner,
                 dataloader,
                 run.device.world.rank_shard._replace(turns=True),
-                not run.device.strategy.has_whole_weights,
+                # other packages' losses gather numbers of all processes
+                not run.device.strategy.has_whole_weights or defining_package(learner) is not None,
             )
             keys = accepted_kwargs(learner.prediction_step, ignore_keys=ignore_keys)
             with cast_modules(run_modules(run), dtype):

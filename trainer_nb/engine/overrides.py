@@ -28,7 +28,7 @@ from ..data.collate import log_dropped_columns, to_device
 from ..device.accelerator import NO_CONTEXT, Device, check_fp16, empty_device_cache
 from .counters import WatchedItems, num_non_embedding_parameters, store_flops
 from .dataloaders import allowed_columns, check_eval_data, check_given_data, count_samples
-from .dataloaders import divide_loader, initial_training_values
+from .dataloaders import defining_package, divide_loader, initial_training_values, is_overridden
 from .dataloaders import is_iterable_only, make_eval_loader, make_test_loader, make_train_loader
 from .dataloaders import make_train_sampler, per_process_batch_size, rank_shard, signature_columns
 from .generate import NO_GENERATION, generating_step, padding_token, warn_of_idle
@@ -242,8 +242,9 @@ class TrainerBase:
         weight = self.current_weight
         world = prepared_device(self).world
         if not world.is_single_process and scaled and not is_ignored and num_items_in_batch is not None:
-            # the gradients of all processes are averaged
-            if run.args.average_tokens_across_devices: weight = world.size * bool(weight)
+            # the gradients of all processes are averaged; other packages' losses are multiplied, as the Trainer's
+            own = is_overridden(self, "compute_loss") and defining_package(self) is not None
+            if run.args.average_tokens_across_devices: weight = (1 if own else world.size) * bool(weight)
         if weight != 1: loss = loss * weight
         window = 1 if scaled else self.current_gradient_accumulation_steps
         if run.current.terms: run.current.terms[-1][1] = weight / window

@@ -20,7 +20,7 @@ from ..core.errors import of_package
 from ..core.tree import MAPPINGS, OPTIMIZER, SEQUENCES, cached, has_state_dict, is_resource, of_library
 from ..data.sources import MapSource
 from ..device.strategy import WRAPPER_ATTRIBUTES, module_class, wrapper_attributes
-from .dataloaders import data_parts
+from .dataloaders import data_parts, defining_package
 from .overrides import TrainerBase
 from .run_state import RunState
 
@@ -132,11 +132,6 @@ def not_state(owner: object) -> frozenset[str]:
     return frozenset([names] if isinstance(names, str) else names) | {"not_state", "state_limit"}
 
 # %% ../../nbs/06_engine/10_state_holders.ipynb #ad34e31a
-def defining_package(learner: TrainerBase) -> str | None:
-    "Return the other package that defines the class of a learner, or one of its base classes; None for user code."
-    classes = (cls for cls in type(learner).__mro__[:-1] if of_library(cls) and not of_package(cls))
-    return next((cls.__module__.split(".")[0] for cls in classes), None)
-
 def _of_learner(learner: TrainerBase | None) -> Iterator[Holder]:
     if learner is None or of_package(type(learner)): return
     # trainers of other packages also hold models, tokenizers and functions

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import torch
 
 from ..core.callbacks import CallbackHandler
-from ..core.errors import InvalidOperation
 from ..core.history import NOTHING_SENT, History, LogReader, Place, history_from_header
 from ..core.history import log_header, unsent_lines
 from ..core.interrupts import InterruptGuard
@@ -30,7 +29,7 @@ from ..engine.dataloaders import attributes_of, have_changed, own_eval_sets
 from ..engine.edits import AttributeStamps, edits_of
 from ..engine.snapshot import restore_fields
 from ..engine.snapshot_tensors import Snapshot
-from ..engine.state_holders import Holder, defining_package, editable_holders, of_library
+from ..engine.state_holders import Holder, editable_holders, of_library
 from ..engine.tasks import restore_here
 from ..engine.user_state import report_lost
 from ..state.async_save import Saver
@@ -80,12 +79,6 @@ def attribute_key(name: str) -> str:
 def learner_parts(learner: TrainerBase) -> dict[str, Any]:
     "Return the parts of a learner by name. The model, the data and the callbacks are not copied."
     run = learner.run_state
-    if defining_package(learner) == "trl":
-        # TRL's losses gather counts in each evaluation, and are scaled for the Trainer's mean over the processes
-        raise InvalidOperation(
-            f"launch() cannot move a {type(learner).__name__} of TRL, whose loss exchanges numbers with the other"
-            " processes by itself; train it in this process."
-        )
     attributes = {name: value for name, value in vars(learner).items() if name not in NOT_COPIED}
     parts = {
         "learner's class": type(learner),

@@ -310,6 +310,9 @@ class Worker:
         return command["function"](self.handler, *command["arguments"])
 
 # %% ../../nbs/11_launch/03_worker.ipynb #148546fd
+# functions that a process calls before it receives anything; patch_transformers() is one
+FIRST_CALLS: list[Callable[[], object]] = []
+
 def worker_main(
     settings: dict,  # as made by the worker pool
     inherited: dict | None = None,  # what a fork inherits; a spawned process receives it from the kernel
@@ -321,6 +324,8 @@ def worker_main(
     try:
         worker = Worker(settings)
         worker.connect(settings)
+        for function in settings["first calls"]:
+            function()
     except BaseException:
         # as its last output; the kernel may have stopped waiting
         os.write(2, traceback.format_exc().encode())

@@ -24,6 +24,7 @@ from .pool_messages import THREAD_NAME, Outcome, PendingCall, StartLimit, Worker
 from .ray_cluster import RayCluster
 from .ray_workers import RayWorkers
 from .serialization import pack_values, remove_shared_files, track_classes, unpack_values
+from .worker import FIRST_CALLS
 
 # %% ../../nbs/11_launch/10_worker_pool.ipynb #b6535d35
 def unsent_cells(
@@ -69,6 +70,7 @@ class WorkerPool:
         self.threads = self._starter.threads
         self.num_workers = num_workers
         self.settings = {
+            "first calls": FIRST_CALLS,
             "kernel": os.getpid(),
             "stem": f"trainer_nb-{secrets.token_hex(6)}",
             "output": output,

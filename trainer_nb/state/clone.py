@@ -451,9 +451,9 @@ def check_functions(
             used = part or used_part(function, {}, own, copied_name)
             if used is None: continue
             reads = f"{name}: the function {function.__qualname__} reads {used}, by its closure, a default value or a global"
-            if computes and part is not None and defining_package(learner) == "trl":
+            if computes and part is not None and (package := defining_package(learner)) is not None:
                 raise InvalidOperation(
-                    f"branch() and hyperparameter_search() cannot copy a {type(learner).__name__} of TRL, which has put a function"
+                    f"branch() and hyperparameter_search() cannot copy a {type(learner).__name__}: {package} has put a function"
                     " that refers to the model into it; learn.snapshot('before'), learn.set(...) and learn.restore('before') try settings in turn."
                 )
             if computes and part is not None:
