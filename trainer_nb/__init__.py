@@ -79,6 +79,16 @@ def get_last_checkpoint(folder: str | Path):
     return get_last_checkpoint(folder)
 
 
+@checked
+def merge(sources, weights=None):
+    "Return the weighted mean of the weights of several snapshots or checkpoints; see `trainer_nb.state.checkpoint.merge`."
+    from .state.async_save import wait_for_savers
+    from .state.checkpoint import merge
+    for folder in (source for source in sources if isinstance(source, (str, Path))):
+        wait_for_savers(shelf=Path(folder).expanduser().absolute().parent)
+    return merge(sources, weights)
+
+
 def patch_transformers():
     "Let trainers of other packages derive from `Learner`; see `trainer_nb.aliases.patch_transformers`."
     from .aliases import patch_transformers
@@ -101,7 +111,7 @@ __all__ = [
     "ProgressCallback", "Record", "Records", "ReportCallback", "Seq2SeqTrainer",
     "Seq2SeqTrainingArguments", "Snapshot", "TextSamplesCallback", "TrainOutput", "Trainer", "TrainerCallback", "TrainerControl",
     "TrainerState", "TrainingArguments", "compare", "default_data_collator", "differences", "follow",
-    "get_last_checkpoint", "metrics", "pack_dataset", "parse_args", "patch_transformers", "run_tree", "set_seed", "show_trained_tokens", "text_samples",
+    "get_last_checkpoint", "merge", "metrics", "pack_dataset", "parse_args", "patch_transformers", "run_tree", "set_seed", "show_trained_tokens", "text_samples",
     "tokenize_chat",
 ]
 

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, load_model, save_file
 
 from toys import Augmented, Hard, accuracy, finish, hard_learner, hard_model, outcome, unequal
-from trainer_nb import Learner, TrainerCallback, differences, get_last_checkpoint
+from trainer_nb import Learner, TrainerCallback, differences, get_last_checkpoint, merge
 from trainer_nb.state.checkpoint import read_checkpoint
 from trainer_nb.core.errors import InvalidOperation
 from trainer_nb.state.checkpoint_dirs import MANIFEST_NAME
@@ -23,6 +23,26 @@ def events(learn, kinds=("evaluate", "log", "set", "checkpoint")):
     "What counts of a history's events, without clocks and folders."
     def plain(data): return {k: v for k, v in data.items() if not k.endswith(("runtime", "per_second")) and k != "folder"}
     return [(e["kind"], e["step"], plain(e["data"])) for e in learn.history.events if e["kind"] in kinds and not e["abandoned"]]
+
+
+# --- the mean of several -----------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("average", [None, "ema"])
+def test_the_mean_of_several_runs(average, tmp_path):
+    "Of checkpoints, snapshots, models and files, in any mixture: the mean of what is evaluated."
+    learn = quiet_learner(tmp_path, average=average, **({} if average is None else {"average_args": {"decay": 0.5}}))
+    sources, wanted = [], []
+    for i, take in enumerate((learn.save_checkpoint, learn.snapshot, lambda: learn.save_model(tmp_path / "model"))):
+        learn.step(3)
+        sources.append(take())
+        wanted.append(load_file(learn.save_model(tmp_path / f"as saved {i}") / "model.safetensors"))
+    found = merge(sources, weights=[1, 2, 1])
+    for name, t in wanted[0].items():
+        if t.is_floating_point(): torch.testing.assert_close(found[name], (t + 2 * wanted[1][name] + wanted[2][name]) / 4)
+        else: assert torch.equal(found[name], wanted[2][name])
+    assert found.keys() == wanted[0].keys()
+    learn.model.load_state_dict(found)
+    assert all(torch.equal(t, found[k]) for k, t in merge([learn.model, dict(learn.model.state_dict())]).items())
 
 
 # --- exact ------------------------------------------------------------------------------------------------------------

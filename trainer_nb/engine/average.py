@@ -16,6 +16,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
 from ..args.validation import average_options
 from .run_state import RunState, run_modules
 from .snapshot import await_copies
+from .snapshot_tensors import Snapshot
 
 # %% ../../nbs/06_engine/18_average.ipynb #6a46c646
 def averaged_tensors(
@@ -109,6 +110,13 @@ def switch_average(run: RunState) -> None:
     "Put the average of the weights into the model, or the weights that are trained if it has the average."
     await_copies(run)
     switch_weights(run.optimizer, run_modules(run))
+
+def needs_optimizer(
+    snapshot: Snapshot,  # of a run
+) -> bool:
+    "Return whether the weights for evaluation are in the state of the optimizer: the model has those for training."
+    groups = (snapshot.values["optimizer"] or {"groups": ()})["groups"]
+    return any(group.get("train_mode", snapshot.values["args"].get("average") is not None) for group in groups)
 
 def has_average(run: RunState) -> bool:
     "Return whether a run has two sets of weights: those that are trained, and their average."

@@ -20,6 +20,7 @@ from ..core.history import log_header, unsent_lines
 from ..core.interrupts import InterruptGuard
 from ..device.weight_storage import move_model
 from ..diagnostics.guard import Guard
+from ..engine.average import needs_optimizer
 from ..engine.given_parts import drop_loader
 from ..engine.overrides import TrainerBase
 from ..engine.assignment import watch_assignments
@@ -275,13 +276,6 @@ def restore_local_run(
         run.current.corrupted = corrupted
     edits_of(run).keep(run)
     report_lost(run, "close()")
-
-def needs_optimizer(
-    snapshot: Snapshot,  # of a run
-) -> bool:
-    "Return whether an optimizer computes the weights for evaluation from its state: the model has those for training."
-    groups = (snapshot.values["optimizer"] or {"groups": ()})["groups"]
-    return any(group.get("train_mode", snapshot.values["args"].get("average") is not None) for group in groups)
 
 def keep_unloaded(
     learner: TrainerBase,

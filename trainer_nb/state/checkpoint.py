@@ -9,7 +9,7 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -30,11 +30,12 @@ from ..device.collectives import SINGLE_PROCESS, World
 from ..device.sharding import arranged_like, part_shape
 from ..device.weight_storage import has_adapters, stored_value
 from ..engine.snapshot_tensors import Snapshot, is_shared, tensor_digest
+from ..engine.average import needs_optimizer
 from ..engine.run_state import RunState
 from ..engine.snapshot_fields import ModuleWalk
-from .checkpoint_dirs import CorruptCheckpoint, read_manifest, verify_checkpoint, write_manifest
-from .model_files import PretrainedModel, adapter_names, adapter_state_keys
-from .model_files import unchanged_base_names, write_weights
+from .checkpoint_dirs import MANIFEST_NAME, CorruptCheckpoint, read_manifest, verify_checkpoint, write_manifest
+from .model_files import PretrainedModel, adapter_names, adapter_state_keys, check_same_weights
+from .model_files import read_weights, unchanged_base_names, write_weights
 
 # %% ../../nbs/07_state/03_checkpoint.ipynb #48ef718a
 TYPE_KEY = "~"
@@ -408,3 +409,46 @@ def read_snapshot_files(
         if like is not None:
             values["shapes"] = {n: tuple(shape) for n, (_, shape) in names.items()}
     return Snapshot({n: t for n, t in tensors.items() if not n.startswith("values/")}, values)
+
+# %% ../../nbs/07_state/03_checkpoint.ipynb #4dd3fc38
+def snapshot_weights(snapshot: Snapshot) -> dict[str, torch.Tensor]:
+    "Return the weights and buffers with which a run is evaluated, by their names in a state_dict."
+    omitted = {*snapshot.values["passing"]}
+    named = {n: t for n, t in snapshot.tensors.items() if n.startswith(("weights/", "buffers/")) and n not in omitted}
+    found = {n.partition("/")[2]: t for n, t in named.items() if not n.partition("/")[2].startswith("(loss).")}
+    for n, t in snapshot.tensors.items() if needs_optimizer(snapshot) else ():
+        name, _, key = n.removeprefix("optimizer/").rpartition("/")
+        if key.startswith("average_"): name = f"{name.rpartition('.')[0]}.{key.removeprefix('average_')}".lstrip(".")
+        if n.startswith("optimizer/") and key.startswith("average") and name in found: found[name] = t
+    return found
+
+def source_weights(
+    source: Any,  # a snapshot, a model, a state_dict, or the folder of a checkpoint or a model
+) -> dict[str, torch.Tensor]:
+    "Return the weights of a source by their names in a state_dict."
+    if isinstance(source, torch.nn.Module): return source.state_dict()
+    if isinstance(source, Snapshot): return snapshot_weights(source)
+    if isinstance(source, Mapping): return dict(source)
+    folder = Path(source).expanduser()
+    is_run = (folder / "run.json").is_file() and (folder / MANIFEST_NAME).is_file()
+    return snapshot_weights(read_checkpoint(folder)) if is_run else read_weights(folder)
+
+def merge(
+    sources: Sequence,  # of weights, as in source_weights
+    weights: Sequence[float] | None = None,  # of the sources; None: all alike
+) -> dict[str, torch.Tensor]:
+    """Return the weighted mean of the weights of several sources, for `model.load_state_dict()`; what is no fraction is that
+    of the last one. Raise ValueError if they are of different models."""
+    parts = [1.0] * len(sources) if weights is None else list(weights)
+    if len(parts) != len(sources) or not sum(parts):
+        raise ValueError(f"merge() has {len(sources)} sources and weights={weights!r}; give one number for each, with a sum.")
+    total: dict[str, torch.Tensor] = {}
+    for source, part in zip(sources, parts):
+        read = source_weights(source)
+        if total: check_same_weights("merge() needs weights of one model", sorted(total.keys() ^ read.keys()), read, total)
+        for name, t in read.items():
+            t = t.detach().cpu()
+            if t.is_floating_point() or t.is_complex():
+                t = t.to(torch.promote_types(t.dtype, torch.float64)) * (part / sum(parts)) + total.get(name, 0)
+            total[name] = t
+    return {name: t.to(read[name].dtype) for name, t in total.items()}
