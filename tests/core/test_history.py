@@ -221,6 +221,12 @@ def test_frame():
     assert f.step.tolist() == [1, 2, 3, 4, 3] and f.abandoned.tolist() == [False, False, True, True, False]
     assert h[1:3].frame().acc.isna().tolist() == [False, True] and h.evaluations().frame().acc.tolist() == [0.5]
     assert isinstance(History().frame(), pd.DataFrame)
+    assert pd.DataFrame(h)[[*h.frame(all=True)]].equals(h.frame(all=True))
+    # the best of the rows that count
+    assert [h.best("loss").step, h.best("loss", greater_is_better=True).loss, h.current.best("acc").step, h[1]["acc"], dict(h[1])["acc"]] == [2, 9, 2, 0.5, 0.5]
+    h.note("evaluate", 3, f1=math.nan)
+    for name in ("f1", "accuracy"):
+        with pytest.raises(KeyError): h.best(name)
 
 
 def test_frame_without_pandas(monkeypatch):

@@ -36,6 +36,17 @@ def suggest_names(
     return f" Did you mean {' or '.join(repr(o) for o in similar)}?" if similar else ""
 
 # %% ../../nbs/01_core/00_errors.ipynb #1e97f5b3
+def one_edit(a: str, b: str) -> bool:
+    """Return True if one inserted, deleted or replaced letter, or a swap of two
+    adjacent ones, turns a name into the other."""
+    if abs(len(a) - len(b)) > 1 or a == b: return False
+    i = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+    swapped = a[i:i + 2] == b[i:i + 2][::-1] and a[i + 2:] == b[i + 2:]
+    return swapped or b[i:] == a[i + 1:] or a[i:] == b[i + 1:] or a[i + 1:] == b[i + 1:]
+
+# methods that discard something: they are suggested for a misspelling only
+DISCARDING = frozenset(("abandon", "abort", "free", "load_checkpoint", "reset", "restore", "rewind", "stop"))
+
 def missing_attribute_error(
     owner: str,  # description of the object at the beginning of a sentence: "A record"
     name: str,  # of the attribute
@@ -46,7 +57,8 @@ def missing_attribute_error(
     problem = f"{owner} has no attribute {name!r}"
     if name.startswith("_"): return AttributeError(f"{problem}.", name=name)
     if name in hints: return AttributeError(f"{problem}: {hints[name]}.", name=name)
-    return AttributeError(f"{problem}.{suggest_names(name, (k for k in known if k[:1] != '_'), 1)}", name=name)
+    known = (k for k in known if k[:1] != "_" and (k not in DISCARDING or one_edit(name, k)))
+    return AttributeError(f"{problem}.{suggest_names(name, known, 1)}", name=name)
 
 # %% ../../nbs/01_core/00_errors.ipynb #5b1c0f02
 @functools.cache
@@ -66,14 +78,6 @@ def find_hints(
     return found
 
 # %% ../../nbs/01_core/00_errors.ipynb #d8b3814f
-def one_edit(a: str, b: str) -> bool:
-    """Return True if one inserted, deleted or replaced letter, or a swap of two
-    adjacent ones, turns a name into the other."""
-    if abs(len(a) - len(b)) > 1 or a == b: return False
-    i = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
-    swapped = a[i:i + 2] == b[i:i + 2][::-1] and a[i + 2:] == b[i + 2:]
-    return swapped or b[i:] == a[i + 1:] or a[i:] == b[i + 1:] or a[i + 1:] == b[i + 1:]
-
 def is_misspelling(
     name: str,
     known: str,  # a valid name, in lower case

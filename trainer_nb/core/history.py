@@ -145,7 +145,9 @@ class History(RowTable):
             if isinstance(value, (int, float)) and row < len(values):
                 values[row] = value
                 is_metric = True
-        if not is_metric: raise KeyError(f"There is no column {name!r}.{suggest_names(name, known)}")
+        if not is_metric:
+            names = ", ".join(column for column in known if not column.endswith(TIMING_SUFFIXES))
+            raise KeyError(f"There is no column {name!r}; there are {names}.{suggest_names(name, known)}")
         return values
 
     def mean_loss(self, start: int = 0, stop: int | None = None) -> float:

@@ -47,7 +47,7 @@ class StoredRows:
 def _value_property(name: str, doc: str) -> property:
     return property(lambda self: row_value(self.history, name, self.index), doc=doc)
 
-class Record:
+class Record(Mapping[str, Any]):
     "Represent one step of a run. Reading a value that is still on the device fetches it."
     __slots__ = ("history", "index")
 
@@ -83,6 +83,17 @@ class Record:
 
     def as_dict(self) -> dict[str, Any]: return {name: getattr(self, name) for name in RECORD_FIELDS}
 
+    def as_row(self) -> dict[str, Any]:
+        "Return the values with those of metrics among them, as a row of a table."
+        row = self.as_dict()
+        return row | qualify_metric_names(row.pop("metrics"))
+
+    def __iter__(self) -> Iterator[str]: return iter(self.as_row())
+    def __len__(self) -> int: return len(self.as_row())
+    # one record is one row, whatever its values
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
     def __reduce__(self) -> tuple[type[Record], tuple]:
         "Pickle the values of this step, not the whole history."
         self.history.fetch()
@@ -100,10 +111,11 @@ class Record:
             hints = {name: f"it is a metric, record.metrics[{name!r}]"}
         raise missing_attribute_error("A record", name, RECORD_FIELDS, hints)
 
-    def __getitem__(self, name: object) -> Any:
-        "Raise TypeError with the attribute that is probably meant."
-        meant = name if name in RECORD_FIELDS else "loss"
-        raise TypeError(f"A record has attributes, such as record.{meant}, and record.as_dict() is a dict of them.")
+    def __getitem__(self, name: str) -> Any:
+        "Return a value or a metric; raise KeyError for an unknown name."
+        row = self.as_row()
+        if name not in row: raise KeyError(f"A record has no value {name!r}; it has {', '.join(row)}.")
+        return row[name]
 
     def __repr__(self): return repr(Records([self]))
     def _repr_html_(self): return Records([self])._repr_html_()
@@ -151,11 +163,7 @@ class Records(Table):
 
     def frame(self) -> pd.DataFrame:
         "Return a pandas DataFrame with a row for each record and a column for each metric."
-        rows = []
-        for record in self:
-            row = record.as_dict()
-            rows.append(row | qualify_metric_names(row.pop("metrics")))
-        return to_frame(rows)
+        return to_frame([record.as_row() for record in self])
 
 # %% ../../nbs/01_core/07_records.ipynb #5te95011
 def run_heading(history: Any) -> str:
@@ -168,6 +176,19 @@ class RowTable:
 
     def row_numbers(self) -> Sequence[int] | np.ndarray: raise NotImplementedError
     def column(self, name: str) -> np.ndarray: raise NotImplementedError
+
+    @checked
+    def best(
+        self,
+        name: str,  # of a column, such as "eval_f1"
+        greater_is_better: bool | None = None,  # None: unless the name ends in "loss", as for metric_for_best_model
+    ) -> Record:
+        "Return the row with the best value, the first of several, without discarded ones; raise KeyError if there is none."
+        rows = CurrentRows(vars(self).get("history", self))
+        values = rows.column(name)
+        if np.isnan(values).all(): raise KeyError(f"All rows that have a value of {name!r} are discarded.")
+        greater = not name.endswith("loss") if greater_is_better is None else greater_is_better
+        return rows[int(np.nanargmax(values) if greater else np.nanargmin(values))]
 
     def __len__(self): return len(self.row_numbers())
     def __iter__(self) -> Iterator[Record]:
