@@ -214,6 +214,7 @@ class Kind:
         value = value if changed is None else None if changed is NOTHING else changed
         return value, float(self.read(value))
 
+NO_DATA = ("module", "callback", "learner", "sampler", "loss", "loss_module")
 
 def none(v): "Change nothing: the value is changed by reading it."
 def total(v): return float(sum(v))
@@ -407,7 +408,8 @@ LIBRARIES = {
     "generator_function": Kind(numbers, none, next),
     "closure": Kind(cells, none, lambda v: v()),
     "function_with_a_list": Kind(lambda: lambda x, found=[]: remember(found, x), none, lambda v: v(1)),
-    "lru_cache": Kind(lambda: functools.lru_cache(Plain), lambda v: more(v(0)), lambda v: v(0).n),
+    # what a data set or a collator has in a cache is data
+    "lru_cache": Kind(lambda: functools.lru_cache(Plain), lambda v: more(v(0)), lambda v: v(0).n, NO_DATA),
 }
 
 VARIANTS = {
@@ -416,7 +418,8 @@ VARIANTS = {
     "equal_numbers_in_a_dict": Kind(lambda: {"a": 1}, lambda v: v.update(a={int: True, bool: 1.0, float: 1}[type(v["a"])]),
                                     lambda v: {int: 1, bool: 2, float: 3}[type(v["a"])]),
     "nan_in_a_tuple": Kind(lambda: (math.nan, 1), lambda v: (v[0], v[1] + 1), lambda v: v[1]),
-    "long_list": Kind(lambda: [0] * 3000, lambda v: v.__setitem__(1500, v[1500] + 1), lambda v: v[1500]),
+    # in a data set or a collator, a container of more than 2,000 items is data
+    "long_list": Kind(lambda: [0] * 3000, lambda v: v.__setitem__(1500, v[1500] + 1), lambda v: v[1500], NO_DATA),
     "long_deque_of_tensors": Kind(lambda: collections.deque(torch.full((1,), float(i)) for i in range(40)), lambda v: v.rotate(1), lambda v: mean(v[0])),
     "longer_window": Kind(window, lambda v: collections.deque([*v, len(v)], v.maxlen + 1), lambda v: v.maxlen + len(v)),
     "current_of_a_list": Kind(start, begin_another, lambda v: total(v["now"]) + 10 * total(v["all"][-1]) + total(v["all"][0])),

@@ -406,8 +406,9 @@ class Content:
                 seen.update(t.tobytes())
                 continue
             # a copy: a tensor whose memory numpy has seen cannot be resized any more
-            flat = local(t).detach().to("cpu", copy=True).contiguous().reshape(-1)
-            seen.update(flat.view(torch.uint8).numpy().data)
+            own = local(t).detach().to("cpu", copy=True).contiguous()
+            # one element may have a stride of 0
+            seen.update(own.as_strided((own.numel(),), (1,)).view(torch.uint8).numpy().data)
         return seen.hexdigest()[:24]
 
     @property

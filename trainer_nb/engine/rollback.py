@@ -72,6 +72,9 @@ class UserBackup:
         self.state: UserState | None = None
         self.left_out: dict[str, str] = {}
         self.numbers: list[KeptValues] = []
+        # of user code, with the names of their attributes in the last observed step; how many they had before this step
+        self.owners: list[tuple[Holder, set[str]]] = []
+        self.sizes: list[int] = []
         # the training data whose numbers a fetch may change, and the loader and the parts in which it was found
         self.data: list[Holder] = []
         self.data_of: tuple = ()
@@ -95,6 +98,10 @@ class UserBackup:
         "Copy the attributes that change; copy all of them in an observed step."
         self.state = None
         self.numbers = []
+        sizes = [len(vars(holder.owner)) for holder, _ in self.owners]
+        # where attributes have appeared or are gone, others may change from now on
+        if sizes != self.sizes: self.observe_next_step()
+        self.sizes = sizes
         # after the first steps, the attributes of most runs are known not to change before the update
         if not (self.observing or self.changing): return
         start = time.perf_counter()
@@ -126,6 +133,8 @@ class UserBackup:
         for holder in step_holders(self.run) if new else ():
             keys = frozenset(name.rpartition(".")[2] for name in changed if name.rpartition(".")[0] == holder.name)
             if keys: self.changing[holder.name] = replace(holder, only=keys)
+        self.owners = [(h, {*vars(h.owner)}) for h in step_holders(self.run) if h.kinds == "all"]
+        self.sizes = [len(names) for _, names in self.owners]
         self.observing = self.first = False
         self.spent += time.perf_counter() - start
 
@@ -139,6 +148,9 @@ class UserBackup:
         "Restore the attributes from the beginning of the step; delete attributes that the step has created."
         run = self.run
         run.reports.lost = run.reports.lost | self.left_out
+        for (holder, known), size in zip(self.owners, self.sizes):
+            # the last ones of a dictionary
+            for key in {*[*vars(holder.owner)][size:]} - known - holder.skip: del vars(holder.owner)[key]
         if self.state is not None:
             run.reports.lost = run.reports.lost | restore_user_state(run, self.state, find=self.find)
         put_values(self.numbers)

@@ -175,8 +175,10 @@ def _reads_elsewhere(run: RunState) -> str:
 
 def inexact_data(run: RunState, holder: Holder) -> dict[str, str]:
     "Return the generators of the data, and the numbers that have changed, whose copies are not exact, with the reason."
-    why = _reads_elsewhere(run) if holder.name.startswith(("train_dataset", "data_collator")) else ""
-    if not why: return {}
+    if not holder.name.startswith(("train_dataset", "data_collator")): return {}
+    running = {k: v for k, v in holder.items().items() if isinstance(v, types.GeneratorType)}
+    why = _reads_elsewhere(run)
+    if not why: return {f"{holder.name}.{k}": "is a running generator, which cannot be copied" for k in running}
     first = run.reports.first_digests
     return {
         name: why for name, v in ((f"{holder.name}.{k}", v) for k, v in holder.items().items())

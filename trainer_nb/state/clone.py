@@ -226,7 +226,14 @@ def copy_loader(loader: torch.utils.data.DataLoader, memo: dict) -> torch.utils.
         return memo.setdefault(id(loader), loader)
     for value in itertools.chain(*(vars(part).values() for part in parts)):
         if isinstance(value, torch.utils.data.Dataset): memo.setdefault(id(value), value)
-    new |= copy_part({k: vars(loader)[k] for k in ("sampler", "batch_sampler")}, memo)
+    try:
+        new |= copy_part({k: vars(loader)[k] for k in ("sampler", "batch_sampler")}, memo)
+    except Exception as error:
+        names = ", ".join(f"{type(part).__name__}.{name}" for part in parts for name in vars(part))
+        raise InvalidOperation(
+            f"A sampler of the training data cannot be copied ({type(error).__name__}: {error}). Make in its __iter__() what"
+            f" is not to be copied, or give its class __deepcopy__(); its attributes are {names}."
+        ) from error
     memo[id(loader)] = made = copy.copy(loader)
     # a loader refuses to have its attributes assigned
     vars(made).update(new)
