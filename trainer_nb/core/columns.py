@@ -148,7 +148,7 @@ class RowStore:
         epoch: float,
         learning_rate: Scalar,
         samples: int,
-        seconds: float,
+        seconds: float,  # training time at the end of the step; excludes the time between calls
         loss: Scalar = None,
         grad_norm: Scalar = None,
     ) -> int:

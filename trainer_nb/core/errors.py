@@ -347,18 +347,12 @@ def ipython_shell() -> Any:
     "Return the active IPython shell, or None."
     return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
 
-# the last instruction with its position: a loop repeats it, and to count the instructions of a script takes a while
-_last_position: tuple[CodeType | None, int, tuple[int, int]] = None, 0, (0, 0)
-
-def _position(code: CodeType, instruction: int) -> tuple[int, int]:
+# a loop asks for the same one again, and to count the instructions of a script takes a while
+@functools.lru_cache(maxsize=8)
+def _position(code: CodeType, instruction: int) -> tuple[int | None, int | None]:
     "Return line and column of an instruction."
-    global _last_position
-    known, number, position = _last_position
-    if known is code and number == instruction: return position
     line, _, column, _ = next(itertools.islice(code.co_positions(), instruction // 2, None))
-    position = line or 0, column or 0
-    _last_position = code, instruction, position
-    return position
+    return line, column
 
 def calling_place() -> tuple[int, int, int] | None:
     "Return cell (0: a script), line and column of the expression of the notebook or script being evaluated; None elsewhere."

@@ -13,7 +13,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 import torch
 
-from .columns import COLUMN_NAMES, PACK_SIZE, Readings, RowStore, Scalar, append_rows
+from .columns import COLUMN_NAMES, PACK_SIZE, Readings, RowStore, append_rows
 from .columns import columns_to_lists, copy_rows, kept_losses, last_row_of_step, mean_or_nan, throughput
 from .errors import checked, is_device_lost, suggest_names, warn
 from .log_file import LOG_SCHEMA, LOG_WRITER, FileClaim, LogFile, decode_non_finite, dump_line, find_log, is_claimed
@@ -97,18 +97,10 @@ class History(RowTable):
         "Return the current place, for `abandon`."
         return Place(len(self), len(self.events), len(self.abandons))
 
-    def append(
-        self,
-        step: int,
-        epoch: float,
-        learning_rate: Scalar,
-        samples: int,
-        seconds: float,  # training time at the end of the step; excludes the time between calls
-        loss: Scalar = None,
-        grad_norm: Scalar = None,
-    ):
-        "Append the row of a step without waiting for the device."
-        row = self.rows.append(step, epoch, learning_rate, samples, seconds, loss, grad_norm)
+    def append(self, *given: Any, **named: Any):
+        "Append the row of a step, given as to `RowStore.append`, without waiting for the device."
+        row = self.rows.append(*given, **named)
+        seconds = self.rows.seconds[row]
         if row % PACK_SIZE == PACK_SIZE - 1:
             send_to_log(self)
         if self.log is not None and not 0 <= seconds - self.asked < self.every:
@@ -196,12 +188,8 @@ class History(RowTable):
         place: Place,  # as returned by place()
     ):
         "Mark everything after a place as abandoned; new rows continue from that place."
-        # a reader of the line has to find as many rows
-        try:
-            self.fetch()
-        except RuntimeError:
-            # a failed device raises elsewhere
-            pass
+        # a reader of the line has to find as many rows; a failed device raises elsewhere
+        with suppress(RuntimeError): self.fetch()
         abandon = {
             "kind": "abandon",
             "to": list(place),

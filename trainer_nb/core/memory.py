@@ -10,7 +10,7 @@ import gc
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -55,11 +55,8 @@ def reset_peak_host_memory() -> bool:
 def trim_memory():
     "Return freed host memory to the system where that is supported."
     gc.collect()
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (AttributeError, OSError, TypeError):
-        # not glibc
-        pass
+    # other C libraries do not have it
+    with suppress(AttributeError, OSError, TypeError): ctypes.CDLL(None).malloc_trim(0)
 
 # %% ../../nbs/01_core/03_memory.ipynb #4d0b1a07
 class MemoryGauge:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_map
 
 from ..core.columns import kept_losses, mean_or_nan
 from ..core.errors import warn
@@ -55,37 +54,25 @@ _QUERIES = frozenset((
     torch.Tensor.size, torch.Tensor.numel, torch.Tensor.record_stream, torch.Tensor.is_pinned,
 ))
 
-class ItemsUse:
-    "Record what the code of a loss has done with the number of labels."
-    is_used = False     # something was computed with it
-    is_passed = False   # it has reached the compute_loss of this class
-
 class WatchedItems(torch.Tensor):
-    "A number of labels that records its use, also after conversions."
-    use: ItemsUse
+    "A number of labels that records its use in the step in progress, also after conversions; a process takes one step at a time."
+    is_used = False     # something was computed with it
+    is_passed = False   # it has reached the compute_loss of TrainerBase
 
     @classmethod
     def __torch_function__(cls, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        uses: list[ItemsUse] = []
-        def plain(value: Any) -> Any:
-            if not isinstance(value, WatchedItems): return value
-            uses.append(value.use)
-            return value.as_subclass(torch.Tensor)
         with torch._C.DisableTorchFunctionSubclass():
-            args, kwargs = tree_map(plain, (args, kwargs or {}))
-        out = function(*args, **kwargs)
+            out = function(*args, **kwargs or {})
         is_attribute = getattr(function, "__name__", "") == "__get__"
-        if isinstance(out, torch.Tensor) and (is_attribute or function in _CONVERSIONS): return watched(out, uses[0])
+        if isinstance(out, torch.Tensor) and (is_attribute or function in _CONVERSIONS): return out.as_subclass(cls)
         if not is_attribute and function not in _QUERIES:
-            for use in uses:
-                use.is_used = True
+            cls.is_used = True
         return out
 
-def watched(items: torch.Tensor, use: ItemsUse) -> WatchedItems:
-    "Return a number of labels as one that records its use."
-    found = items.as_subclass(WatchedItems)
-    found.use = use
-    return found
+def watch_items(items: torch.Tensor) -> WatchedItems:
+    "Return a number of labels as one that records its use from here on."
+    WatchedItems.is_used = WatchedItems.is_passed = False
+    return items.as_subclass(WatchedItems)
 
 # %% ../../nbs/06_engine/04_counters.ipynb #1f4a8ea9
 def warn_once(

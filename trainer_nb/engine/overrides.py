@@ -238,7 +238,7 @@ class TrainerBase:
         # an override of compute_loss has neither used the number of labels nor passed it on: its loss is a mean
         is_ignored = run.made.count_is_ignored
         if isinstance(num_items_in_batch, WatchedItems):
-            is_ignored = not (num_items_in_batch.use.is_used or num_items_in_batch.use.is_passed)
+            is_ignored = not (WatchedItems.is_used or WatchedItems.is_passed)
         weight = self.current_weight
         world = prepared_device(self).world
         if not world.is_single_process and scaled and not is_ignored and num_items_in_batch is not None:
@@ -264,7 +264,7 @@ class TrainerBase:
     ) -> Any:
         "Return the loss of a micro-batch, or in an override a dict of it and its terms; with the output if requested."
         if isinstance(num_items_in_batch, WatchedItems):
-            num_items_in_batch.use.is_passed = True
+            WatchedItems.is_passed = True
         loss, outputs = compute_batch_loss(self, model, inputs, num_items_in_batch, not return_outputs)
         return (loss, outputs) if return_outputs else loss
 

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from traceback import format_exception
 from typing import Any, NoReturn
@@ -208,11 +208,8 @@ def start_running(run: RunState) -> None:
 def fetch_rows(run: RunState) -> None:
     "Copy the history's rows to the host for its file, if it has one."
     if run.history.path is None: return
-    try:
-        run.history.fetch()
-    except RuntimeError:
-        # a failed device has already raised its error
-        pass
+    # a failed device has already raised its error
+    with suppress(RuntimeError): run.history.fetch()
 
 # %% ../../nbs/06_engine/22_session.ipynb #993ce047
 @contextmanager

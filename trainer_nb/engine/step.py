@@ -21,7 +21,7 @@ from ..data.collate import infer_batch_size, map_tensors, shallow_copy_batch
 from ..data.loader import MicroBatch
 from ..device.model_patches import should_compile
 from .average import is_in_train_mode, switch_average, update_average
-from .counters import ItemsUse, WatchedItems, add_tokens, count_step_tokens, warn_once, watched
+from .counters import WatchedItems, add_tokens, count_step_tokens, warn_once, watch_items
 from .dataloaders import is_overridden
 from .loss import describe_output
 from .overrides import TrainerBase, is_loss_scaled
@@ -134,7 +134,7 @@ class Step:
         vars(self.learner)["current_gradient_accumulation_steps"] = len(run.current.window)
         self.batches, self.items = get_offered_batches(self.learner, run.current.window)
         if self.must_check_items():
-            self.items = watch_items(self.learner, self.items)
+            self.items = watch_if_trusted(self.learner, self.items)
         message = run.device.strategy.message
         self.tokens = count_step_tokens(self.learner, run.current.window, only_own=message is not None)
         if message is not None:
@@ -268,21 +268,21 @@ def get_offered_batches(
     return batches, items
 
 # %% ../../nbs/06_engine/20_step.ipynb #17e5c0df
-def watch_items(learner: TrainerBase, items: Any) -> Any:
+def watch_if_trusted(learner: TrainerBase, items: Any) -> Any:
     "Return the number of labels as one that records its use, if the loss is trusted to use it."
     is_trusted = learner.loss_is_scaled_for_ga is None and is_loss_scaled(learner, items)
     # a compiler would specialize on the subclass
     if not is_trusted or type(items) is not torch.Tensor: return items
     if should_compile(learner.args, learner.run_state.model): return items
-    return watched(items, ItemsUse())
+    return watch_items(items)
 
 def check_items_used(step: Step) -> None:
     "Warn, once per run, if the losses of a step were trusted to use the number of labels, and have not."
     run = step.run
     run.made.items_checked = True
-    use = step.items.use if isinstance(step.items, WatchedItems) else None
-    run.made.count_is_ignored = use is not None and not use.is_used and not use.is_passed
-    if use is None or use.is_used: return
+    is_unused = isinstance(step.items, WatchedItems) and not WatchedItems.is_used
+    run.made.count_is_ignored = is_unused and not WatchedItems.is_passed
+    if not is_unused: return
     learner = step.learner
     where = f"{learner.model_facts.name}.forward takes **kwargs, and"
     if is_overridden(learner, "compute_loss"): where = "compute_loss"

@@ -230,10 +230,8 @@ def copy_loader(loader: torch.utils.data.DataLoader, memo: dict) -> torch.utils.
         new |= copy_part({k: vars(loader)[k] for k in ("sampler", "batch_sampler")}, memo)
     except Exception as error:
         names = ", ".join(f"{type(part).__name__}.{name}" for part in parts for name in vars(part))
-        raise InvalidOperation(
-            f"A sampler of the training data cannot be copied ({type(error).__name__}: {error}). Make in its __iter__() what"
-            f" is not to be copied, or give its class __deepcopy__(); its attributes are {names}."
-        ) from error
+        raise InvalidOperation(f"A sampler cannot be copied ({error}). Make what it holds in its __iter__(), or give its class"
+                               f" __deepcopy__(); its attributes are {names}.") from error
     memo[id(loader)] = made = copy.copy(loader)
     # a loader refuses to have its attributes assigned
     vars(made).update(new)
@@ -259,13 +257,7 @@ def clone_learner(
     run = learner.run_state
     new = object.__new__(type(learner))
     vars(new).update(vars(learner))
-    known = (
-        learner.train_dataset,
-        learner.eval_dataset,
-        learner.processing_class,
-        run.loader,
-        run.history,
-    )
+    known = (learner.train_dataset, learner.eval_dataset, learner.processing_class, run.loader, run.history)
     memo = {} if memo is None else memo
     memo.update({id(learner): new, id(run.args): args} | {id(o): o for o in known if o is not None})
     if anew and run.model is not None:

@@ -129,6 +129,4 @@ def warn_other_source(
         f" {run.state.best_global_step}, was computed with another {' and another '.join(what)}, and the present values"
         " are compared with it; learn.state.best_metric = None starts the comparison anew."
     )
-    if text in run.reports.reported or not run.state.is_world_process_zero: return
-    run.reports.reported.add(text)
-    warn(text)
+    if run.state.is_world_process_zero and run.reports.new([text]): warn(text)
