@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from trainer_nb.engine.overrides import TrainerBase
     from trainer_nb.engine.rollback import AdaptiveBackup
     from trainer_nb.engine.snapshot_tensors import AsyncHostCopy, SharedCopies, Snapshot
-    from trainer_nb.engine.user_state import EvaluatedState, UserState
+    from trainer_nb.engine.user_state import UserState
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #d676918e
 @dataclass
@@ -254,7 +254,8 @@ class EvaluationParts:
     eval_loaders: list[Any] = field(default_factory=list)   # dataloaders.KeptLoader, whose workers stay
     # evaluation sets by id, with their descriptions
     eval_info: dict[int, tuple[object, dict[str, Any]]] = field(default_factory=dict)
-    evaluated: EvaluatedState | None = None  # attributes that go back when the run goes on
+    # attributes before and after the last evaluation, which go back when the run goes on
+    evaluated: tuple[UserState, UserState] | None = None
     objective_reporter: Callable[[dict[str, float]], object] | None = None   # receives the loop's evaluations
 
 @dataclass(repr=False, eq=False, slots=True)

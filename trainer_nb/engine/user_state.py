@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -313,11 +313,6 @@ def continue_samplers(run: RunState) -> None:
     restore_user_state(run, state, only, lambda run: new, own=False)
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #c880efd7
-class EvaluatedState(NamedTuple):
-    "Hold copies of attributes before and after the last evaluation since a step."
-    before: UserState
-    after: UserState
-
 @contextmanager
 def attributes_set_aside(run: RunState) -> Iterator[None]:
     """Keep the attributes of modules, losses, hooks and collators from before the block, an evaluation, until the run
@@ -330,21 +325,20 @@ def attributes_set_aside(run: RunState) -> Iterator[None]:
         if before.holders:
             with run.interrupts:
                 after = _evaluation_state(run)
-                run.evaluation.evaluated = EvaluatedState(before, after) if differing(before, after) else None
+                run.evaluation.evaluated = (before, after) if differing(before, after) else None
 
 def _evaluation_state(run: RunState, put: Callable[[str, torch.Tensor], torch.Tensor] = _clone) -> UserState:
     return capture_user_state(run, put, find=evaluation_holders, trains=False)
 
 def restore_evaluated(run: RunState) -> None:
     "Restore the attributes that an evaluation has changed, apart from those that were assigned since."
-    evaluated = run.evaluation.evaluated
-    if evaluated is None: return
+    if run.evaluation.evaluated is None: return
     with run.interrupts:
+        before, after = run.evaluation.evaluated
         run.evaluation.evaluated = None
-        before = evaluated.before
-        changed = {*differing(before, evaluated.after)} - {*differing(evaluated.after, _evaluation_state(run, same))}
+        changed = {*differing(before, after)} - {*differing(after, _evaluation_state(run, same))}
         # a file that was opened, for example, stays
-        changed -= {n for n, content in evaluated.after.contents().items() if content.words[:1] == [LeafNode.__name__]}
+        changed -= {n for n, content in after.contents().items() if content.words[:1] == [LeafNode.__name__]}
         for holder in evaluation_holders(run):
             saved = before.holders.get(holder.name)
             for key in [*vars(holder.owner)] if saved is not None else ():
