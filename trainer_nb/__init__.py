@@ -57,10 +57,21 @@ def parse_args(*classes, argv=None):
 
 
 @checked
-def compare(learn, other):
-    "Show the losses of two learners side by side; see `trainer_nb.state.branch.compare`."
-    from .state.branch import compare
-    return compare(learn, other)
+def compare(*runs):
+    """Show the losses of two learners side by side, or a table of any number of runs: learners, folders, logs; see
+    `trainer_nb.state.branch.compare` and `trainer_nb.live.runs`."""
+    if len(runs) == 2 and all(hasattr(run, "run_state") for run in runs):
+        from .state.branch import compare
+        return compare(*runs)
+    from .live.runs import runs as table_of
+    return table_of(list(runs))
+
+
+@checked
+def runs(*sources, result=None, group=None, metrics=()):
+    "Show a table of runs beside their charts, read from their logs; see `trainer_nb.live.runs`."
+    from .live.runs import runs as table_of
+    return table_of(*sources, result=result, group=group, metrics=metrics)
 
 
 @checked
@@ -111,8 +122,8 @@ __all__ = [
     "ProgressCallback", "Record", "Records", "ReportCallback", "Seq2SeqTrainer",
     "Seq2SeqTrainingArguments", "Snapshot", "TextSamplesCallback", "TrainOutput", "Trainer", "TrainerCallback", "TrainerControl",
     "TrainerState", "TrainingArguments", "compare", "default_data_collator", "differences", "follow",
-    "get_last_checkpoint", "merge", "metrics", "pack_dataset", "parse_args", "patch_transformers", "run_tree", "set_seed", "show_trained_tokens", "text_samples",
-    "tokenize_chat",
+    "get_last_checkpoint", "merge", "metrics", "pack_dataset", "parse_args", "patch_transformers", "run_tree",
+    "runs", "set_seed", "show_trained_tokens", "text_samples", "tokenize_chat",
 ]
 
 

@@ -1,5 +1,5 @@
 "A run in a thread: the same bytes as in a cell, every verb meanwhile, errors, waiting, and what headless programs, terminals and scripts make of it."
-import contextlib, gc, os, re, subprocess, sys, textwrap, time, warnings, weakref
+import gc, os, re, subprocess, sys, textwrap, time, warnings, weakref
 
 import nbformat
 import pytest
@@ -373,7 +373,7 @@ def test_following_a_process(tmp_path):
         process.stdout.readline()
         end, view, seen = time.monotonic() + 60, None, set()
         while time.monotonic() < end:
-            with contextlib.suppress(FileNotFoundError): view = view or follow(tmp_path/"out")
+            view = view or follow(tmp_path/"out")
             if view is not None:
                 view.view_model.message()
                 status = view.view_model.sent["status"]

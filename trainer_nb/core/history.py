@@ -48,6 +48,8 @@ class History(RowTable):
         self.started = time.time()
         # of a branch: the settings that were changed for it
         self.branch_changes: dict[str, Any] | None = None
+        # what it began with: settings, versions of packages, commit; stored in the first line of the log
+        self.setup: dict[str, Any] = {}
         self.rows = RowStore()
         self.readings = Readings()
         # in order of time
@@ -426,7 +428,8 @@ NOTHING_SENT = dict(rows=0, events=0, abandons=0, tables=0, readings=0)
 
 def log_header(history: History) -> dict[str, Any]:
     "Return the fields of the first line."
-    return dict(run=history.run_id, parent=history.parent, started=history.started, name=history.name)
+    header = dict(run=history.run_id, parent=history.parent, started=history.started, name=history.name)
+    return header | {"setup": history.setup}
 
 def count_logged(history: History, path: Path) -> dict[str, int]:
     "Prepare a log for appending; return the number of its items. Raise ValueError for the log of another run."
@@ -480,6 +483,8 @@ def history_from_header(line: dict[str, Any], path: Path | None) -> History:
     "Return an empty history with the fields of the first line of a log."
     history = History(line["name"], line["parent"], line["run"])
     history.started = float(line["started"])
+    # missing in older logs
+    history.setup = dict(line.get("setup") or {})
     history.path = path
     return history
 

@@ -261,7 +261,7 @@ def panel_to_text(panel: Panel) -> list[str]:
     lines = [": ".join(o for o in (panel.title, panel.note) if o)] if panel.title or panel.note else []
     drawn = panel.of(LineSeries)
     # points along a named line add no information
-    for line in [] if panel.rows else [o for o in drawn if o.name or o.style != "points"] or drawn:
+    for line in [] if panel.rows else [o for o in drawn if o.name or o.style not in ("points", "faint")] or drawn:
         known = (y := np.asarray(line.y, float))[np.isfinite(y)]
         if len(known):
             lines.append(

@@ -206,8 +206,12 @@ def matrix_table(
     )
 
 # %% ../../nbs/00_display/02_svg.ipynb #baf2edb4
-# distinguishable with two of the three kinds of cone cells, too
-PALETTE = ("#2f7fc1", "#e07b00", "#8f3ff5", "#b8256f", "#8a5a33", "#c9a66b")
+# the first six are distinguishable with two of the three kinds of cone cells, too; the others are for many runs
+PALETTE = (
+    "#2f7fc1", "#e07b00", "#8f3ff5", "#b8256f", "#8a5a33", "#c9a66b", "#14b9aa", "#23aa14", "#aa1414", "#325f32",
+    "#c88cd7", "#d714b9", "#6e506e", "#5050b9", "#e68c9b", "#50b96e", "#237d8c", "#8c328c",
+    "#e614f5", "#f51414", "#e66e50", "#f56ec8",
+)
 # colours of text and of grid lines
 TEXT_COLOR = "#7d7d7d"
 GRID_COLOR = "#7d7d7d"
@@ -216,7 +220,7 @@ VIRIDIS = np.array([
     (170, 220, 50), (253, 231, 37)], float)
 
 # number of colours for the runs beside a main run, which has the first one; the second is that of evaluations
-OTHER_COLORS = 4
+OTHER_COLORS = 20
 # colours of the runs that have been drawn beside another one, by id
 _RUN_COLORS: dict[str, int] = {}
 

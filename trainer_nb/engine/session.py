@@ -11,14 +11,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from traceback import format_exception
 from typing import Any, NoReturn
 
 import torch
 
+from ..args.training_args import hide_tokens
 from ..core.errors import InvalidOperation, Paused, free_after_failure, install_excepthook
 from ..core.errors import release_traceback_after_cell, warn
 from ..core.interrupts import BATCH_WAIT, RUN_LOCK, InterruptGuard
+from ..core.log_file import to_plain_data
 from ..core.seeding import preserve_generators
 from ..device.strategy import require_several_processes
 from ..optim.schedules import replaced_rates
@@ -181,6 +184,27 @@ def claim_run(run: RunState, verb: str) -> Iterator[None]:
             run.verb.owner = None
 
 # %% ../../nbs/06_engine/22_session.ipynb #9301d096
+def current_commit() -> str | None:
+    "Return the commit that is checked out in the working folder; None outside of a repository."
+    folder = next((o for o in (Path.cwd(), *Path.cwd().parents) if (o / ".git").exists()), None)
+    if folder is None: return None
+    try:
+        head = (folder / ".git" / "HEAD").read_text("utf-8").strip()
+        return (folder / ".git" / head.removeprefix("ref: ")).read_text("utf-8").strip() if "ref: " in head else head
+    except OSError:
+        # the work tree of another repository, or a branch whose commit stands in a file of many
+        return None
+
+def open_run_log(run: RunState) -> Path | None:
+    "Open the log of a run, whose first line says with what it began; return the path, or None if that fails."
+    names = ("trainer_nb", "torch", "transformers", "numpy")
+    run.history.setup = to_plain_data({
+        "settings": hide_tokens(run.args.changed()),
+        "packages": {o: str(getattr(sys.modules[o], "__version__", "")) for o in names if o in sys.modules},
+        "commit": current_commit(),
+    })
+    return run.history.open_log(run.args.output_dir, own_run_name(run))
+
 def start_running(run: RunState) -> None:
     "Resume the run: end a pause, open the log if one is configured, start the clock."
     # a cell may have defined another compute_loss
@@ -192,7 +216,7 @@ def start_running(run: RunState) -> None:
         run.history.name = own_run_name(run)
     folder = run.args.output_dir
     if folder is not None and folder != run.reports.unwritable_dir and run.history.path is None:
-        if run.device.world.is_main_process and run.history.open_log(folder, own_run_name(run)) is None:
+        if run.device.world.is_main_process and open_run_log(run) is None:
             # it has warned; do not try again
             run.reports.unwritable_dir = folder
     if run.args.saves_checkpoints:

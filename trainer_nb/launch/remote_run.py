@@ -24,8 +24,8 @@ from ..diagnostics.watch import unwatch, watch
 from ..engine.loop import StepLimit, StopCondition
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import compare_checksums, find_loss_module, renew_initial_snapshot
-from ..engine.run_state import own_run_name, record_act
-from ..engine.session import check_not_in_step, raise_if_interrupted, record_callback_changes
+from ..engine.run_state import record_act
+from ..engine.session import check_not_in_step, open_run_log, raise_if_interrupted, record_callback_changes
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.user_state import attribute_digests
 from ..engine.snapshot import capture_snapshot, gather_snapshot
@@ -219,7 +219,7 @@ class RemoteRun:
         "Open the log of the history, if there is a folder for it."
         run = learner.run_state
         if run.args.output_dir not in (None, run.reports.unwritable_dir) and run.history.path is None:
-            run.history.open_log(run.args.output_dir, own_run_name(run))
+            open_run_log(run)
 
     def start(self, learner: TrainerBase, transfer: RunTransfer):
         "Start the processes with a run."

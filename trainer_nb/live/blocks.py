@@ -304,6 +304,8 @@ class RunCurve:
         self.label = label
         self.color = color
         self.steps = steps
+        # whether it is drawn from its lowest to its highest values also beside others
+        self.band = False
         self.blocks = BlockSeries()
         # the blocks of the abandoned steps, and what they depend on: the number of returns to an earlier step, and the
         # newest step, at most the last abandoned one
@@ -354,6 +356,7 @@ class RunCurve:
             "run": self.history.run_id,
             "label": self.label,
             "color": self.color,
+            "band": self.band,
             "generation": blocks.generation,
             "first": first,
             "width": blocks.width,

@@ -92,14 +92,14 @@ def column_lines(
     is_drawn = within_steps(table, run.steps)
     drawn = table[is_drawn]
     positions, values = drawn[:, at], drawn[:, column + 2]
-    if width > 1:
+    if width > 1 or run.band:
         positions, values = np.repeat(positions, 2), drawn[:, [column, column + 1]].reshape(-1)
     lines = []
     if not smooth:
         lines = [LineSeries(positions, values, name if is_single else run.label, run.color)]
     else:
-        if is_single:
-            lines = [LineSeries(positions, values, "each step", run.color, "faint")]
+        if is_single or run.band:
+            lines = [LineSeries(positions, values, "each step" if is_single else "", run.color, "faint")]
         # means are taken over all steps, so that those of a part are the same as those of the whole
         means = centered_moving_average(table[:, column + 2], smooth, width)[is_drawn]
         lines.append(LineSeries(drawn[:, at], means, "smoothed" if is_single else run.label, run.color))

@@ -261,6 +261,12 @@ class Dashboard:
     def execute(self, id: str, verb: str, options: dict):
         if self.commands is not None:
             self.commands.execute(id, verb, options)
+            return
+        try:
+            answer = {"kind": "done", "text": self.view_model.execute(verb, options)}
+        except (ValueError, OSError) as error:
+            answer = {"kind": "rejected", "text": str(error)}
+        self.answer(answer | {"id": id})
 
     def answer(self, content: dict):
         "Send the answer to a command; first the state that the command has caused."

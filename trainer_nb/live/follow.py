@@ -5,6 +5,7 @@
 # %% ../../nbs/10_live/13_follow.ipynb #f69c7edc
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -25,27 +26,35 @@ SILENCE_SECONDS = 30.0   # without a new line, after which a run counts as inact
 EMPTY_HISTORY = History()
 
 class LogSource:
-    "Provide the log of a run as a source."
+    "Provide the log of a run as a source; one that does not exist yet is waited for."
     def __init__(self, path: str | Path):
-        self.reader = LogReader(find_log(path))
-        self.reader.read()
+        self.path = Path(path).absolute()
+        # None: there is no log yet
+        self.reader: LogReader | None = None
         # seconds since 1970
-        self.last_write = os.stat(self.reader.path).st_mtime
+        self.last_write = 0.0
         # the description of a damage, empty if there is none
         self.damage = ""
+        with contextlib.suppress(OSError):
+            self.read()
 
     @property
-    def history(self) -> History: return self.reader.history or EMPTY_HISTORY
+    def history(self) -> History: return self.reader and self.reader.history or EMPTY_HISTORY
     @property
     def label(self) -> str: return run_label(self.history)
+
+    def read(self):
+        "Read the new lines. Raise OSError if there is no log that can be read, and ValueError if it is damaged."
+        if self.reader is None: self.reader = LogReader(find_log(self.path))
+        self.reader.read()
+        self.last_write = os.stat(self.reader.path).st_mtime
 
     def refresh(self):
         """Read the new lines.
         Ignore a file that cannot be read now, and keep the message of a damaged one; either may be readable later."""
         try:
             self.damage = ""
-            self.reader.read()
-            self.last_write = os.stat(self.reader.path).st_mtime
+            self.read()
         except OSError:
             pass
         except ValueError as error:
@@ -64,7 +73,9 @@ class LogSource:
         plan = {k: v for k, v in (plans[-1] if plans else {}).items() if isinstance(v, (int, float))}
         total = plan.get("steps")
         status = last_status(history)
-        if self.damage:
+        if self.reader is None:
+            status = DisplayStatus("waiting", f"waiting for a log in {self.path}")
+        elif self.damage:
             status = DisplayStatus("failed", self.damage)
         elif status is None and time.time() - self.last_write < max(SILENCE_SECONDS, 10 * seconds / max(step, 1)):
             status = DisplayStatus("training", "training in another process")
@@ -78,7 +89,7 @@ def follow(
     path: str | Path,  # a log, the folder that contains it, or a run's output_dir (the newest run there)
     also: Any = (),    # other such paths, one or several, drawn in the same charts
 ) -> Dashboard:
-    """Return a live view of a run in another process, from its log.
-    Raise FileNotFoundError if there is no log, and ValueError if it is damaged."""
+    """Return a live view of a run in another process, from its log; a log that does not exist yet is waited for.
+    Raise ValueError if it is damaged."""
     others = also if isinstance(also, (list, tuple)) else [also]
     return make_view(ViewModel([LogSource(path), *map(LogSource, others)]))

@@ -13,14 +13,16 @@ from .run_view import format_clock
 from .view_model import ViewModel
 
 # %% ../../nbs/10_live/10_static_view.ipynb #209ef005
-# metrics that have a panel; lines in a panel; columns of the table: a picture must be small
+# metrics that have a panel; lines in a panel; rows of the table: a picture must be small
 MAX_METRICS = 3
 MAX_LINES = 40
-MAX_TABLE_COLUMNS = 12
+MAX_TABLE_ROWS = 12
 
 def view_panels(view_model: ViewModel) -> list[Panel]:
     "Return the panels of a view, at most six besides those of layers; in one with very many lines only the first ones."
     runs = view_model.curves
+    # a folder whose runs are waited for
+    if not runs: return []
     metrics = dict.fromkeys(name for run in runs for name in run.points)
     names = [*default_names(metrics, MAX_METRICS), "grad_norm", "samples_per_second"]
     found = [history_panel(name, runs, smooth=smoothing_weight(runs)) for name in names]
@@ -41,21 +43,17 @@ def headline_lines(
 ) -> list[str]:
     "Describe the run in three lines of text: its status, its numbers and their time, its health."
     status = view_model.sent.get("status", {})
-    step = f"step {status.get('step') or 0:,}"
-    if status.get("total"):
-        step += f" of {status['total']:,}"
-    numbers = [step]
+    numbers = []
+    # several runs have no common step
+    if "step" in status:
+        of = f" of {status['total']:,}" if status.get("total") else ""
+        numbers.append(f"step {status['step'] or 0:,}{of}")
     numbers += [f"{key} {status[key]}" for key in ("epoch", "loss") if status.get(key)]
     numbers += [status[key] for key in ("rate", "elapsed") if status.get(key)]
     if drawn_at is not None:
         numbers.append(f"as of {format_clock(drawn_at)}")
     title = f"{view_model.sent.get('title', '')}: {status.get('words', '')}"
     return [title, " · ".join(numbers), status.get("verdict", "")]
-
-def evaluation_rows(view_model: ViewModel) -> list[dict]:
-    "Return the rows of the table of evaluations."
-    table = view_model.sent.get("evaluations", {"columns": [], "rows": []})
-    return [dict(zip(table["columns"][:MAX_TABLE_COLUMNS], row)) for row in table["rows"]]
 
 def still_html(
     view_model: ViewModel,
@@ -72,8 +70,8 @@ def still_html(
     )
     panels = view_panels(view_model) if curves else []
     picture = picture_html(panels, alt=f"trainer_nb still {number}", live=True)
-    rows = evaluation_rows(view_model)
-    table = html_table(rows[-12:]) if rows else ""
+    rows = view_model.still_rows(MAX_TABLE_ROWS)
+    table = html_table(rows) if rows else ""
     return (
         f'<div data-trainer-nb-still="{number}" title="trainer_nb still {number}" style="font-size:13px">'
         f'{text}{picture}{table}</div>'
@@ -85,9 +83,9 @@ def still_text(view_model: ViewModel, drawn_at: float | None = None) -> str:
     for panel in view_panels(view_model)[:2]:
         lines += panel_to_text(panel)
     lines = [line for line in lines if line]
-    rows = evaluation_rows(view_model)
+    rows = view_model.still_rows(5)
     if rows:
-        lines.append(text_table(rows[-5:]))
+        lines.append(text_table(rows))
     return "\n".join(lines)
 
 def still_bundle(

@@ -42,6 +42,9 @@ class RunSource(Protocol):
 # %% ../../nbs/10_live/09_view_model.ipynb #a49252aa
 def short_name(name: str) -> str: return format_value(name, MAX_NAME_CHARS)
 
+# columns of the table below a picture, which must be small
+MAX_TABLE_COLUMNS = 12
+
 class ViewModel:
     "Assemble the messages about some runs for a front end."
     def __init__(
@@ -89,6 +92,15 @@ class ViewModel:
             content["runs" if full else "changed_runs"] = runs
         if not content: return None
         return {"kind": "all" if full else "news", "version": 1} | content, buffers
+
+    def still_rows(self, most: int) -> list[dict]:
+        "Return the rows of the table below the picture of the view: the last evaluations."
+        table = self.sent.get("evaluations", {"columns": [], "rows": []})
+        return [dict(zip(table["columns"][:MAX_TABLE_COLUMNS], row)) for row in table["rows"][-most:]]
+
+    def execute(self, verb: str, options: dict) -> str:
+        "Do what a page asks of a view without buttons; return a sentence about it."
+        raise ValueError(f"This view cannot {verb}: it only follows a run.")
 
     def frozen(self) -> ViewModel:
         "Return a copy that later messages leave unchanged, for a picture that is drawn meanwhile."

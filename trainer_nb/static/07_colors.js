@@ -1,9 +1,14 @@
 // The colours of curves and of heat maps. Part of the script of saved pictures as well.
 
-// Blue for the run, orange for its evaluations, the others for runs beside it: the hues of the static pictures, apart for the colour-blind too.
+// Blue for the run, orange for its evaluations, the others for runs beside it: the hues of the static pictures, the first six apart for the
+// colour-blind too. With those for charts of many runs, there are twenty beside the run and its evaluations.
+const MANY = [
+  "#14b9aa", "#23aa14", "#aa1414", "#325f32", "#c88cd7", "#d714b9", "#6e506e", "#5050b9",
+  "#e68c9b", "#50b96e", "#237d8c", "#8c328c", "#e614f5", "#f51414", "#e66e50", "#f56ec8",
+];
 const HUES = {
-  light: ["#2f7fc1", "#e07b00", "#8f3ff5", "#b8256f", "#8a5a33", "#c9a66b"],
-  dark: ["#5aa9e6", "#f0993a", "#a35cff", "#e0317a", "#a8703f", "#e6efb0"],
+  light: ["#2f7fc1", "#e07b00", "#8f3ff5", "#b8256f", "#8a5a33", "#c9a66b"].concat(MANY),
+  dark: ["#5aa9e6", "#f0993a", "#a35cff", "#e0317a", "#a8703f", "#e6efb0"].concat(MANY),
 };
 const VIRIDIS = [[68, 1, 84], [71, 45, 123], [59, 82, 139], [44, 114, 142], [33, 144, 140], [39, 173, 129], [92, 200, 99], [170, 220, 50], [253, 231, 37]];
 

@@ -24,6 +24,7 @@ class Run {
 
   // Take in a message's part on this run; false where blocks before it are missing.
   take(news, buffers) {
+    if (news.band !== undefined) this.band = Boolean(news.band);   // from the lowest to the highest of several runs
     if (news.label !== undefined) this.label = String(news.label ?? "");
     if (news.generation !== this.generation) Object.assign(this, { generation: news.generation, data: new Float32Array(0), rows: 0 });
     if (news.width) this.width = Math.max(1, news.width);

@@ -63,11 +63,20 @@ class Chart extends Card {
     pen.rect(left - beyond, top - 5, this.area.width + beyond + 5, this.area.height + 6);
     pen.clip();
     if (this.quantity) this.left(pen, runs);
-    for (const run of [...runs].reverse()) this.band(pen, run);
-    for (const run of [...runs].reverse()) this.line(pen, run);
-    for (const one of evaluations.reverse()) this.marksOf(pen, one);
+    // of several, the one that is pointed at lies above the others, which step back
+    const last = o => o === view.marked, back = [...runs].reverse().sort((a, b) => last(a.id) - last(b.id));
+    for (const run of back) this.behind(pen, run, () => this.band(pen, run));
+    for (const run of back) this.behind(pen, run, () => this.line(pen, run));
+    for (const one of evaluations.reverse().sort((a, b) => last(a.run.id) - last(b.run.id))) this.behind(pen, one.run, () => this.marksOf(pen, one));
     pen.restore();
     this.beyond(pen, y);
+  }
+
+  // Draw a curve faintly if another one is pointed at.
+  behind(pen, run, draw) {
+    this.faint = this.view.marked && run.id !== this.view.marked ? 0.2 : 1;
+    draw();
+    pen.globalAlpha = 1;
   }
 
   nothing() { return this.quantity ? "No steps yet" : "No evaluation yet"; }
@@ -150,11 +159,11 @@ class Chart extends Card {
   band(pen, run) {
     if (this.view.hidden.has("kind:steps")) return;
     const [first, end] = this.window(run, [this.x.low, this.x.high]), { column } = this;
-    if (run.width === 1 && this.weight === 0) return;   // the strong line shows each step already
+    if (run.width === 1 && this.weight === 0 && !run.band) return;   // the strong line shows each step already
     pen.strokeStyle = pen.fillStyle = this.color(run);
     const dense = (end - first) / this.area.width;   // blocks for a pixel
-    if (run.width === 1 && dense < 2) {
-      pen.globalAlpha = (run.place ? 0.24 : 0.4) / (1 + dense);
+    if (run.width === 1 && dense < 2 && !run.band) {
+      pen.globalAlpha = this.faint * (run.place ? 0.24 : 0.4) / (1 + dense);
       pen.lineWidth = 1;
       this.path(pen, run, first, end, i => run.get(i, column + MEAN));
     } else this.fill(pen, this.columnsOf(run, first, end), run.place ? 0.13 : 0.24);
@@ -175,7 +184,7 @@ class Chart extends Card {
   }
 
   fill(pen, columns, strength) {
-    pen.globalAlpha = strength;
+    pen.globalAlpha = strength * this.faint;
     pen.beginPath();
     for (const [at, , high] of columns) pen.lineTo(at, high - 0.4);
     for (let i = columns.length - 1; i >= 0; i--) pen.lineTo(columns[i][0], columns[i][1] + 0.4);
@@ -188,7 +197,8 @@ class Chart extends Card {
   line(pen, run) {
     const { y } = run.curve(this.column + MEAN, this.weight), [first, end] = this.window(run, [this.x.low, this.x.high]);
     pen.strokeStyle = pen.fillStyle = this.color(run);
-    pen.lineWidth = run.place ? 1.5 : 2;
+    pen.lineWidth = run.id === this.view.marked ? 3 : run.place ? 1.5 : 2;
+    pen.globalAlpha = this.faint;
     pen.lineJoin = "round";
     this.path(pen, run, first, end, i => y[i]);
     if (end - first <= this.area.width / 16) for (let i = first; i < end; i++) this.spot(pen, run, i, y[i]);   // few enough to be distinguished
@@ -239,13 +249,13 @@ class Chart extends Card {
 
   marksOf(pen, { points, color, shape, run }) {
     pen.strokeStyle = color;
-    pen.lineWidth = run.place ? 1.2 : 1.6;
+    pen.lineWidth = run.id === this.view.marked ? 2.6 : run.place ? 1.2 : 1.6;
     pen.lineJoin = "round";
     pen.beginPath();
     for (const [x, value] of points) { const y = this.y.at(value); if (!Number.isNaN(y)) pen.lineTo(this.x.at(x), y); }
-    pen.globalAlpha = this.quantity && this.view.all().length > 1 ? 0.4 : 1;   // there the losses of the steps have the same colour
+    pen.globalAlpha = this.faint * (this.quantity && this.view.all().length > 1 ? 0.4 : 1);   // there the losses of the steps have the same colour
     pen.stroke();
-    pen.globalAlpha = 1;
+    pen.globalAlpha = this.faint;
     this.points += points.length;
     const inside = points.filter(([x]) => x >= this.x.low && x <= this.x.high);
     if (inside.length > this.area.width / 7) return;   // closer than that, marks would hide the line
@@ -271,13 +281,13 @@ class Chart extends Card {
       const low = run.get(i, this.column + LOW), high = run.get(i, this.column + HIGH);
       const each = run.width > 1 && low !== high ? `${number(low, 3)} … ${number(high, 3)}` : this.weight ? "this step " + number(mean, 3) : "";
       const place = { x: this.x.at(run.get(i, column)), y: this.y.at(y[i]) };
-      found.push({ label: several ? run.label : this.title.toLowerCase(), text: number(y[i]), each, color: this.color(run), kind: "line", ...place });
+      found.push({ label: several ? run.label : this.title.toLowerCase(), text: number(y[i]), each, color: this.color(run), kind: "line", run: run.id, ...place });
     }
     for (const { name, run, color, points } of this.evaluations()) {
       const near = closest(points, x), away = near && Math.abs(this.x.at(near[0]) - this.x.at(x));
       if (!near || away > (this.quantity ? 8 : 40)) continue;
       const place = { x: this.x.at(near[0]), y: this.y.at(near[1]) };
-      found.push({ label: several ? `${name}, ${run.label}` : name, text: number(near[1]), each: "", color, kind: "ring", ...place });
+      found.push({ label: several ? `${name}, ${run.label}` : name, text: number(near[1]), each: "", color, kind: "ring", run: run.id, ...place });
     }
     return found;
   }

@@ -18,7 +18,7 @@ class Tooltip {
   show(title, values, changes, at) {
     setText(this.title, title);
     this.fill(this.rows, values, value => {
-      const row = make("div", "tnb-tooltip-row"), swatch = make("i", "tnb-swatch tnb-swatch-" + value.kind);
+      const row = make("div", "tnb-tooltip-row" + (value.near ? " tnb-near" : "")), swatch = make("i", "tnb-swatch tnb-swatch-" + value.kind);
       swatch.style.setProperty("--c", value.color);
       row.append(swatch, make("span", "tnb-tooltip-label", value.label), make("b", "", value.text), make("span", "tnb-tooltip-each", value.each));
       return row;

@@ -1,11 +1,12 @@
 // The dashboard: the values received from the kernel, and the parts that show them.
 
 const isLoss = name => /loss$/.test(name);
+const MANY_VALUES = 14;   // rows of a tooltip
 const PATIENCE = 2000;   // ms after which the page shows the hint that clicks wait
 
 class View {
   constructor(model, el) {
-    Object.assign(this, { el, id: randomId(), axis: "steps", weight: 0, zoom: null, hidden: new Set(), hovered: null });
+    Object.assign(this, { el, id: randomId(), axis: "steps", weight: 0, zoom: null, hidden: new Set(), left: new Set(), marked: null, hovered: null });
     Object.assign(this, { runs: new Map(), places: new Map(), order: [], metrics: {}, marks: [], logs: new Set(), status: {}, charts: new Map(), heats: new Map() });
     this.openedAt = Date.now();
     this.root = make("div", "tnb", null, { "data-lm-suppress-shortcuts": "true" });
@@ -92,6 +93,7 @@ class View {
     if (has("notices")) this.notices.update(content.notices);
     if (has("settings")) this.settings.update(content.settings);
     if (["runs", "changed_runs", "metrics", "marks"].some(has)) this.redrawn();
+    if (has("table")) this.setTable(content.table);
     return whole;
   }
 
@@ -127,6 +129,46 @@ class View {
     return this.runs.get(id);
   }
 
+  // Many runs stand in a table beside their charts.
+  setTable(table) {
+    if (!this.table) {
+      this.table = new RunsTable(this);
+      const side = make("div", "tnb-side");
+      side.append(this.toolbar.box, this.grid);
+      const pair = make("div", "tnb-pair");
+      pair.append(this.table.box, side);
+      this.body.insertBefore(pair, this.foot);
+      this.root.setAttribute("data-runs", "");
+    }
+    this.table.update(table);
+    this.legend();
+  }
+
+  colorOf(id) { const run = this.runs.get(id); return run ? this.theme.hue(run.place ? run.place + 1 : 0) : this.theme.muted; }
+
+  setHidden(ids, hide) {
+    for (const id of ids) if (hide) this.hidden.add("run:" + id); else this.hidden.delete("run:" + id);
+    this.table.refresh();
+    this.invalidate();
+  }
+
+  // Runs that the filter of the table leaves out.
+  leave(ids) {
+    if (ids.size === this.left.size && [...ids].every(o => this.left.has(o))) return;
+    this.left = ids;
+    this.invalidate();
+  }
+
+  // The run that is pointed at, in the table or in a chart.
+  highlight(id) {
+    if (this.table) this.table.mark(id);
+    if (id && !this.shown().some(o => o.id === id)) id = null;
+    if (this.marked === id) return;
+    this.marked = id;
+    for (const card of this.charts.values()) card.dirty = true;
+    this.wake();
+  }
+
   setLayers(layers, buffers) {
     const keys = new Set(layers.map(o => o.title));
     for (const [key, heat] of this.heats) if (!keys.has(key)) { heat.stop(); this.heats.delete(key); }
@@ -139,7 +181,7 @@ class View {
 
   // ---- what the parts ask
   all() { return this.order.map(o => this.runs.get(o)).filter(Boolean); }
-  shown() { return this.all().filter(o => !this.hidden.has("run:" + o.id)); }
+  shown() { return this.all().filter(o => !this.hidden.has("run:" + o.id) && !this.left.has(o.id)); }
   live() { return this.status.state === "training" || Boolean(this.status.evaluating); }
   // Whether the newest loss is known and is not finite.
   brokenLoss() { const { loss } = this.status; return typeof loss === "string" && /^(nan|-?inf)/i.test(loss); }
@@ -199,7 +241,7 @@ class View {
   }
 
   legend() {
-    const { theme } = this, entries = this.all().map(run => ({ key: "run:" + run.id, text: run.label, kind: "line", color: theme.hue(run.place ? run.place + 1 : 0) }));
+    const { theme } = this, entries = (this.table ? [] : this.all()).map(run => ({ key: "run:" + run.id, text: run.label, kind: "line", color: theme.hue(run.place ? run.place + 1 : 0) }));
     if (this.all().some(o => o.rows)) entries.push({ key: "kind:steps", text: "each step", kind: "band", color: theme.hue(0) });
     if (Object.values(this.metrics).some(o => Object.keys(o).length)) entries.push({ key: "kind:evaluations", text: "evaluations", kind: "ring", color: this.all().length > 1 ? theme.muted : theme.hue(1) });
     if (this.all().some(o => o.left.length)) entries.push({ key: "kind:left", text: "discarded", kind: "dashes", color: theme.muted });
@@ -241,6 +283,7 @@ class View {
   hover(at) {
     if (!at && !this.hovered) return;
     this.hovered = at;
+    if (!at) this.highlight(null);
     this.pointing = true;
     this.wake();
   }
@@ -249,12 +292,23 @@ class View {
     const at = this.hovered;
     if (!at || !at.card.x) { this.tooltip.hide(); return; }
     const { card, x } = at, box = card.plot.getBoundingClientRect(), own = this.root.getBoundingClientRect(), place = card.x.at(x), main = this.main();
-    const values = card.valuesAt(x), under = o => !this.hidden.has("kind:marks") && Math.abs(card.x.at(this.placeOf(o)) - place) < 6;
+    const values = this.ordered(card, card.valuesAt(x)), under = o => !this.hidden.has("kind:marks") && Math.abs(card.x.at(this.placeOf(o)) - place) < 6;
     const changes = this.marks.filter(under).slice(0, 8);
     const row = main.nearest(AXES[this.axis].column, x), near = row >= 0 ? main.convert(x, AXES[this.axis].column, 0) : x;
     const others = Object.entries(AXES).filter(([name]) => name !== this.axis && row >= 0).map(([, axis]) => axis.say(main.convert(near, 0, axis.column)));
     this.tooltip.show([AXES[this.axis].say(x), ...others].join("  ·  "), values, changes.map(o => `⚑ ${o.word || o.kind}${o.gone ? " (discarded)" : ""}`),
       [box.left - own.left + place, box.top - own.top + 18]);
+  }
+
+  // Several runs stand in the tooltip as their curves do, from top to bottom; of many, those around the pointer. The nearest is marked.
+  ordered(card, values) {
+    if (this.shown().length < 2) return values;
+    values.sort((a, b) => a.y - b.y || 0);
+    const away = o => Math.abs(o.y - card.pointed), near = values.reduce((best, o) => !best || away(o) < away(best) ? o : best, null);
+    this.highlight(near && away(near) < 14 ? near.run : null);
+    if (near) near.near = away(near) < 14;
+    const first = Math.max(0, Math.min(values.indexOf(near) - MANY_VALUES / 2, values.length - MANY_VALUES)), part = values.slice(first, first + MANY_VALUES);
+    return part.length < values.length ? [...part, { label: `${values.length - part.length} more`, text: "", each: "", color: "transparent", kind: "line" }] : part;
   }
 
   // ---- drawing: at most once a frame, and only what is due and in sight
@@ -266,6 +320,7 @@ class View {
   recolor() {
     if (!this.toolbar) return;
     this.legend();
+    if (this.table) this.table.colors();
     this.invalidate();
   }
 

@@ -141,7 +141,7 @@ class Plot {
     svg(this.svg, "path", { d: `M${left} ${bottom + 0.5}H${right}`, stroke: "currentColor", "stroke-opacity": 0.35 });
   }
 
-  color(thing) { return thing.color === null ? "currentColor" : this.picture.hues[thing.color % 6]; }
+  color(thing) { return thing.color === null ? "currentColor" : this.picture.hues[thing.color % this.picture.hues.length]; }
 
   line(parent, line) {
     const stroke = this.color(line), path = [];
