@@ -66,7 +66,6 @@ ACT_CODE = {  # line of an act by kind, from the learner's name and the act's da
     "schedule": lambda learn, d: f"{learn}.plan({keyword_code({k: v for k, v in d.items() if k != 'mid_epoch'})})",
     "freeze": lambda learn, d: f"{learn}.freeze({_freeze_code(d)})",
     "unfreeze": lambda learn, d: f"{learn}.unfreeze({_freeze_code(d)})",
-    "branch": lambda learn, d: f"{learn} = {learn}.branch({keyword_code(d['changes'])})",
     "launch": lambda learn, d: f"{learn}.launch({keyword_code(d)})",
     "close": lambda learn, d: f"{learn}.close()",
     "stop": lambda learn, d: f"{learn}.stop()",
@@ -124,7 +123,7 @@ def make_draft(learner: TrainerBase, mode: ScriptMode, start: RunStart) -> Draft
     kept = select_statements(statements, made, own)
     count = kept.index(made) + 1
     actions = collect_actions(learner, kept[count:], start)
-    doubts = explain_acts(learner, actions, start)
+    doubts = explain_acts(learner, actions)
     actions = drop_returns(actions)
     if mode.keep_global_batch:
         # in place of launches with the numbers of processes of the session
@@ -182,8 +181,9 @@ def step_lines(draft: Draft) -> list[str | Statement]:
     if mode.resume:
         # the steps so far are those of train(), since nothing was changed between them
         lines.append(f"{name}.train(resume_from_checkpoint=_get_last_checkpoint(_output_dir))")
-    elif draft.learner.run_state.finished and _ended_after(draft.learner, acts, at):
-        lines.append(f"{name}.train()")
+    elif draft.learner.run_state.finished:
+        # step() and stop() end the run themselves
+        if draft.learner.state.global_step > at: lines.append(f"{name}.train()")
     else:
         step_to(draft.learner.state.global_step)
         if mode.train: lines.append(f"{name}.train()")
@@ -200,20 +200,6 @@ def check_no_later_acts(actions: Sequence[Action]):
         " been executed. Make the change before the first step (of a new run, or after learn.reset()), or in a callback;"
         " or export without resume=True."
     )
-
-def _ended_after(
-    learner: TrainerBase,
-    acts: Sequence[dict],
-    at: int,  # step up to which the lines have come
-) -> bool:
-    "Check whether a finished run ended after the last act, rather than before it or by it."
-    events = learner.history.events
-    def is_end(e: dict) -> bool: return e["kind"] == "log" and "train_runtime" in e["data"] and not e["abandoned"]
-    if not any(map(is_end, events)): return learner.run_state.state.global_step > at
-    if not acts: return True
-    last = max(i for i, e in enumerate(events) if e["time"] == acts[-1]["time"])
-    # stop() ends the run itself
-    return sum(map(is_end, events[last + 1:])) > (acts[-1]["kind"] == "stop")
 
 # %% ../../nbs/07_state/19_export_script.ipynb #cd5d37b9
 def begin_script(

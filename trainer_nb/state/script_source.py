@@ -226,7 +226,6 @@ class RunStart:
     snapshot: Snapshot            # holds the first weights
     settings: dict | None = None  # by name; None: those that the learner was made with
     since: float = 0.0            # time after which acts count
-    folder: str = ""              # the checkpoint that this session resumed; the weights are those made by this session then
 
     def weights(self, prefix: str = "") -> dict[str, torch.Tensor]:
         'Return the first weights and buffers by name, of the model or, with the prefix "(loss).", of the loss.'
@@ -247,12 +246,9 @@ def find_run_start(learner: TrainerBase) -> RunStart:
         reset = next((e for e in reversed(current) if e["kind"] == "reset"), None)
         if reset is not None: return RunStart(first, TrainingArguments.defaults() | reset["data"]["settings"], reset["time"])
         if first.values["run"] in ancestor_run_ids(run.history): return RunStart(first)
-        resumed = next((e["data"] for e in current if e["kind"] == "resume"), None)
-        if resumed is not None and first.step == 0:
-            return RunStart(first, TrainingArguments.defaults() | resumed["given"], 0.0, resumed["folder"])
-    raise InvalidOperation("export_script() needs the first weights of the run, which were not kept, because the run "
-                           "continued from another run's (a finished run that was trained again, or a snapshot of "
-                           "one). Begin a run that can be exported with learn.reset() or a new Learner.")
+    raise InvalidOperation("export_script() needs the first weights of the run, which were not kept, because the run continued"
+                           " another one (a checkpoint, a finished run that was trained again, or a snapshot of one). Export in"
+                           " the session that began it, or begin a run with learn.reset() or a new Learner.")
 
 # %% ../../nbs/07_state/16_script_source.ipynb #f32928aa
 # acts whose effects no snapshot undoes
@@ -260,6 +256,8 @@ LASTING_ACTS = ("launch", "close")
 # acts that the script repeats in another way, or does not need
 _IMPLIED_ACTS = ("checkpoint", "load_best", "resume", "restart", "special_tokens", "finding", "correction")
 _RETURNS = ("rewind", "restore", "reset")
+# settings of a branch that do not change its weights
+_NAME_SETTINGS = {"run_name", "output_dir", "report_to", "hub_model_id", "hub_revision"}
 # acts of which the journal does not contain the object
 _OBJECT_ACTS = ("by hand", "train_dataset", "data_collator", "loss_func", "compute_loss_func", "override", "add_callback",
                 "remove_callback")
@@ -294,10 +292,12 @@ def collect_actions(
         if e["time"] < start.since and kind not in LASTING_ACTS: continue
         if e["abandoned"] and kind not in (*LASTING_ACTS, *_RETURNS, "by hand"): continue
         if kind == "branch":
-            changes = set(e["data"]["changes"])
-            if e["data"].get("into") not in ids or changes <= set(SETTABLE): continue
-            # the part of the changes that `set` applied
-            if changes & set(SETTABLE): actions.pop()
+            changes = set(e["data"]["changes"]) - set(SETTABLE) - _NAME_SETTINGS
+            if e["data"].get("into") in ids and changes:
+                raise InvalidOperation(f"export_script() cannot repeat branch({min(changes)}=...), since set() does not change it"
+                                       " in a run; make a new Learner with it.")
+            # a journal has the other changes as those of `set`
+            continue
         actions.append(Action(e["step"], i, event=e))
     for s in statements:
         step, count = next(((step, count) for place, step, count in calls if place >= s.end), last)
@@ -315,9 +315,9 @@ def drop_returns(actions: Sequence[Action]) -> list[Action]:
         arranged.append(a)
     return arranged
 
-def explain_acts(learner: TrainerBase, actions: list[Action], start: RunStart) -> list[str]:
-    """Remove changes by hand from the actions, with the cells whose effect was undone; return doubts about the acts that
-    no cell repeats, the replays, and the state with which the run began."""
+def explain_acts(learner: TrainerBase, actions: list[Action]) -> list[str]:
+    """Remove changes by hand from the actions; return doubts about the acts that no cell repeats, and the replays. Raise
+    InvalidOperation for a change by hand that was undone, or was made within a step."""
     ids = ancestor_run_ids(learner.history)
     orders = [count - 0.5 for key, (_, _, count) in VERB_CALLS.items() if key[3] in ids]
     doubts = []
@@ -329,27 +329,21 @@ def explain_acts(learner: TrainerBase, actions: list[Action], start: RunStart) -
             doubts.append(f"A callback has called {kind}() at step {a.step}, and the script has no snapshots; let the"
                           " callback change settings instead.")
         if kind in _RETURNS: continue
-        within = False
         if kind == "by hand":
             actions.remove(a)
-            # before the verb that noticed the change; those of a debug step, which are left out, before the next one
-            within = "gradients" in data["changed"]
+            if "gradients" in data["changed"] or (a.event["abandoned"] and "weights" in data["changed"]):
+                raise InvalidOperation(f"export_script() cannot repeat a change of {', '.join(data['changed'])} by hand (after step"
+                                       f" {a.step}) that is part of a debug step or was undone later; make it in a callback.")
+            # the cell before the verb that noticed the change
             before = max((o for o in orders if o < a.order), default=-1)
-            at = min((o for o in orders if o > a.order), default=math.inf) if within else before
-            cells = [s for s in actions if s.statement is not None and s.order == at and s.is_change]
-            if within or (a.event["abandoned"] and "weights" in data["changed"]):
-                for s in cells:
-                    actions.remove(s)
+            cells = [s for s in actions if s.statement is not None and s.order == before and s.is_change]
         elif data.get("by"):
             continue
         else:
             method = data["method"] if kind == "override" else kind.replace("remove", "(remove|pop)")
             cells = [s for s in others if s in actions and re.search(rf"\.{method}\b", s.statement.text)][:1]
             others = [s for s in others if s not in cells]
-        if not a.event["abandoned"] and (within or not cells):
+        if not a.event["abandoned"] and not cells:
             doubts.append(f"After step {a.step} there was {describe_act(kind, data)}, and the script does not do it, since no cell"
                           " of its own has; put it into one, or use learn.set(...), learn.freeze(...) or a callback.")
-    if start.folder and learner.model_init is None:
-        doubts.append(f"The run was resumed from {start.folder}, and began in another session; the script begins with the weights"
-                      " that the cells of this session made, which may be others. With model_init= they are the same.")
     return doubts
