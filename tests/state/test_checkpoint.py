@@ -735,7 +735,7 @@ def test_another_run_in_the_same_folder(tmp_path):
     two = quiet_learner(tmp_path, save_strategy="steps", save_steps=10, save_total_limit=1)
     with pytest.warns(UserWarning, match="checkpoint-10 was there before this run, and is retired-checkpoint-10"):
         two.step(15); two.run_state.parts.saver.wait()
-    assert steps(tmp_path) == [10, 20, 30] and (tmp_path / "retired-checkpoint-10").is_dir()
+    assert steps(tmp_path) == [10, 20, 30] and not (tmp_path / "retired-checkpoint-10").exists()   # save_total_limit counts it
     found = resumed(tmp_path, save_strategy="steps", save_steps=10, save_total_limit=1)
     assert found.state.global_step == 10 and found.history.run_id == two.history.run_id
     two.reset(); two.step(10); two.run_state.parts.saver.wait()

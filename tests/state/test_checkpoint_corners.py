@@ -188,16 +188,16 @@ def test_a_snapshot_does_not_bring_a_folder_along(tmp_path):
 
 
 @pytest.mark.parametrize("rewind_every", [1, 0])
-def test_the_best_of_a_future_left_behind_is_kept(tmp_path, rewind_every):
-    "Also where the replay from the beginning saves checkpoints again, and save_total_limit removes others."
+def test_the_best_of_a_future_left_behind_is_counted(tmp_path, rewind_every):
+    "Like any other that is retired: save_total_limit removes it first, also where the replay from the beginning saves checkpoints again."
     scores = {5: 0.5, 10: 0.9, 15: 0.1, 20: 0.9, 25: 0.9, 30: 0.8}
     learn = made(tmp_path, rewind_every=rewind_every, save_strategy="steps", save_steps=5, eval_dataset=Augmented(9), eval_strategy="steps", eval_steps=5, metric_for_best_model="score",
                  greater_is_better=False, load_best_model_at_end=True, save_total_limit=2, compute_metrics=lambda p: {"score": scores[learn.state.global_step]})
     learn.step(22); learn.rewind(12)
     names = lambda: {p.name for p in tmp_path.glob("*checkpoint*")}   # noqa: E731
-    assert "retired-best-checkpoint-15" in names() and learn.state.best_metric == 0.5
+    assert "retired-checkpoint-15" in names() and learn.state.best_metric == 0.5
     learn.step(10); learn.free()
-    assert "retired-best-checkpoint-15" in names()
+    assert names() == {"checkpoint-15", "checkpoint-20"}
 
 
 def test_a_best_one_that_could_not_be_written(tmp_path, monkeypatch):

@@ -145,7 +145,7 @@ class Saver:
         replays_to: int | None = None,  # step up to which a replay follows; the best one before is not deleted until its end
     ):
         "Retire the checkpoints that do not lie in the past of a restored run; those that a replay comes to stay."
-        invalidate_future(run, best, -1 if replays_to is None else replays_to)
+        invalidate_future(run, -1 if replays_to is None else replays_to)
         self.discarded_best = None if replays_to is None else best
         if replays_to is None: warn_lost_best(run)
         state = run.state
@@ -438,7 +438,7 @@ def replace_existing(taken: Path, run: RunState) -> Path | None:
         run.reports.reported.add("retired")
         warn(
             f"{taken} was there before this run, and is {retired.name} from now on; so are others whose names are needed."
-            " save_total_limit does not delete them; an output_dir for each run keeps runs apart."
+            " save_total_limit counts and deletes the complete ones; an output_dir for each run keeps runs apart."
         )
     return None
 
@@ -461,7 +461,6 @@ def describe_save_failure(place, error: BaseException) -> str:
 # %% ../../nbs/07_state/08_async_save.ipynb #78dfdb15
 def invalidate_future(
     run: RunState,
-    best,  # path of the checkpoint that was the best before the run went back
     after: int = -1,  # only those of later steps than this one
 ):
     "Rename the checkpoints that are no longer in the run's past; warn about those that cannot be renamed."
@@ -469,7 +468,7 @@ def invalidate_future(
     get_saver(run).wait(run.interrupts)
     if not Path(run.args.save_dir).is_dir() or not is_checkpoint_writer(run): return
     try:
-        invalidate_abandoned(run.args.save_dir, run.history, best, after)
+        invalidate_abandoned(run.args.save_dir, run.history, after)
     except OSError as error:
         warn(f"A checkpoint of the future that was left behind could not be renamed ({error}); rename it manually.")
 

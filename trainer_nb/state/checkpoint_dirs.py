@@ -373,26 +373,18 @@ def get_last_checkpoint(folder: str | Path) -> str | None:
     return None if found is None else str(found.path)
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #18094e5e
-def invalidate(path: Path, best: bool = False) -> Path:
+def invalidate(path: Path) -> Path:
     "Rename a checkpoint so that no run resumes from it, and return the new path."
-    name = f"retired-{'best-' if best else ''}{path.name}"
+    name = f"retired-{path.name}"
     taken = [p.name for p in path.parent.glob(f"{name}*")]
     return path.rename(
         path.with_name(next(n for n in (name, *(f"{name}-{i}" for i in range(2, len(taken) + 3))) if n not in taken))
     )
 
-def invalidate_abandoned(
-    folder: str | Path, history: History,
-    best=None,  # path of the best checkpoint
-    after: int = -1,
-) -> list[Path]:
+def invalidate_abandoned(folder: str | Path, history: History, after: int = -1) -> list[Path]:
     "Retire the checkpoints of a run that do not lie in its past any more, those of later steps than `after`."
     mine = [f for f in list_checkpoints(folder) if not f.problem and f.manifest.get("run") == history.run_id]
-    return [
-        invalidate(f.path, best is not None and f.path.resolve() == Path(best).resolve())
-        for f in mine
-        if f.step > after and not is_in_history(f, history)
-    ]
+    return [invalidate(f.path) for f in mine if f.step > after and not is_in_history(f, history)]
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #59b8d531
 def checkpoints_to_delete(
@@ -404,15 +396,14 @@ def checkpoints_to_delete(
     "Return the checkpoints of a run that exceed the limit, in the order of deletion."
     if not limit: return []
     # paths of the same folder may differ
-    kept = {Path(p).resolve() for p in protected if p != extra}
+    kept = {q.resolve() for p in map(Path, protected) if str(p) != str(extra)
+            for q in ([p] if p.exists() else p.parent.glob(f"retired-{p.name}*"))}
     uncounted = None if extra is None else Path(extra).resolve()
     mine = [f.path for f in list_checkpoints(folder)
             if not f.problem and f.manifest.get("run") == run_id and f.path.resolve() != uncounted]
-    retired = [
-        p
-        for p in sorted(Path(folder).glob("retired-checkpoint-*"), key=lambda p: p.stat().st_mtime)
-        if checkpoint_run_id(p) == run_id
-    ]
+    # of a discarded future, or of an earlier run
+    retired = [p for p in Path(folder).glob("retired-*") if checkpoint_run_id(p) is not None]
+    retired.sort(key=lambda p: p.stat().st_mtime)
     kept |= {p.resolve() for p in mine[-1:]}
     over = max(len(mine) + len(retired) - max(limit, len(kept)), 0)
     return [p for p in (*retired, *mine) if p.resolve() not in kept][:over]
