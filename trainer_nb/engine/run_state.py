@@ -254,8 +254,7 @@ class EvaluationParts:
     eval_loaders: list[Any] = field(default_factory=list)   # dataloaders.KeptLoader, whose workers stay
     # evaluation sets by id, with their descriptions
     eval_info: dict[int, tuple[object, dict[str, Any]]] = field(default_factory=dict)
-    # attributes before and after the last evaluation, which go back when the run goes on
-    evaluated: tuple[UserState, UserState] | None = None
+    evaluated: tuple[UserState, UserState] | None = None   # before and after an evaluation; undone when the run goes on
     objective_reporter: Callable[[dict[str, float]], object] | None = None   # receives the loop's evaluations
 
 @dataclass(repr=False, eq=False, slots=True)
