@@ -292,6 +292,16 @@ def doubles(): return [{**row, "x": row["x"].double()} for row in ROWS]
 def nothing(samples): return None
 
 
+class Optional(Net):
+    def forward(self, x=None, labels=None): return super().forward(x, labels)
+
+
+class Pads:
+    "A tokenizer that pads as those of transformers."
+    def pad(self, features, **options): return {"input_ids": features[0].keys()["input_ids"]}
+
+
+
 DOUBLE = r"The column 'x' is float64, and the layer 'layer' \(Linear\) takes float32; convert it in the data set: x.float\(\)"
 
 TRAINED = {
@@ -306,6 +316,10 @@ TRAINED = {
     "text labels, loss_func": (lambda: learner(Labelless(), data=rows(labels="cat"), loss_func=F.cross_entropy), ValueError, r"labels are text \('cat'\)"),
     "no labels": (lambda: learner(Labelless(), data=[{"x": x} for x in X], loss_func=F.cross_entropy), ValueError, "no labels for loss_func: its columns are x. Their column has to be called labels"),
     "text": (lambda: learner(data=rows(x="hello")), TypeError, "needs 'x'.*the column 'x' is text.*tokenizer"),
+    "text that reaches no model": (lambda: learner(Optional(), data=[{"text": "a", "labels": 0}] * 9), TypeError, "The column 'text' is text.*tokenizer"),
+    "text with a tokenizer": (lambda: learner(data=[{"text": "a", "labels": 0}] * 9, processing_class=Pads(), remove_unused_columns=False), ValueError, "has text, labels, but no 'input_ids'"),
+    "pairs with a tokenizer": (lambda: plain(data=[("a", 0)] * 9, processing_class=Pads()), ValueError, r"A sample is a tuple.*tokenizer\(text"),
+    "positions": (lambda: plain(data=TensorDataset(X[:, None].repeat(1, 5, 1), Y[:, None].repeat(1, 5))), ValueError, r"output.flatten\(0, -2\) and labels.flatten\(\)"),
     "text of another name": (lambda: learner(data=[{"text": "a", "labels": 0}] * 9), TypeError, "the column 'text' is text.*tokenizer"),
     "text rows": (lambda: learner(data=["a", "b"] * 9), TypeError, "tokenizer"),
     "None": (lambda: learner(data=rows(x=None)), TypeError, "needs 'x', and the batch has labels"),
@@ -532,6 +546,7 @@ OTHERS = {
     "a list of columns": (lambda learn: learner(data=[X, Y]), TypeError, r"a list of 2 tensors.*TensorDataset\(X, Y\)"),
     "keywords": (lambda learn: learner(optimizer_cls_and_kwargs=(torch.optim.Adam, {"learning_rate": 1})).step(), TypeError, r"Adam\(\) has no argument 'learning_rate'; it is called 'lr'"),
     "meta": (lambda learn: plain(nn.Linear(4, 3, device="meta")).step(), ValueError, "Linear is on the meta device"),
+    "a tuple, MSE": (lambda learn: plain(type("Pair", (nn.Linear,), {"forward": lambda self, x: (nn.Linear.forward(self, x), 1)})(4, 4), TensorDataset(X, X), loss_func=F.mse_loss).step(), TypeError, r"returned a tuple of 2 parts"),
     "a tuple": (lambda learn: plain(type("Pair", (nn.Linear,), {"forward": lambda self, x: (nn.Linear.forward(self, x), 1)})(4, 3)).step(), TypeError, r"returned a tuple of 2 parts.*output\[0\]"),
 }
 

@@ -158,8 +158,16 @@ def explain_forward_error(
         )
     if isinstance(error, (TypeError, AttributeError)):
         explained = type_error(error, name, given)
-        if explained is not None or isinstance(error, AttributeError): return explained
-        return call_mismatch(name, model.forward, given, sample(), has_loss_func)
+        if explained is None and isinstance(error, TypeError):
+            explained = call_mismatch(name, model.forward, given, sample(), has_loss_func)
+        if explained is not None: return explained
+    names = [*given] if isinstance(given, Mapping) else [""]
+    is_labels_only = all(is_label_name(column) or column == "num_items_in_batch" for column in names)
+    if is_labels_only and (texts := text_columns(sample())):
+        return TypeError(
+            f"The column {texts[0]!r} is text, which does not reach {name}; make numbers of it in the data set, for example"
+            f" with a tokenizer: {{**tokenizer(row[{texts[0]!r}], truncation=True), 'labels': row['label']}}."
+        )
     if not isinstance(error, (ValueError, RuntimeError, IndexError)): return None
     pair = failing_loss(error)
     return layer_error(error, model, given) if pair is None else loss_error(error, *pair)
@@ -191,7 +199,9 @@ def loss_error(
     sizes = {*output.shape, *labels.shape, output.numel(), labels.numel(), 0, 1, 2, 3}
     if not sizes.issuperset(map(int, re.findall(r"\b\d+\b", text))): return None
     remedy = "both need the same number of samples, and the same shape and type, or class numbers"
-    if numbers and output.shape[1] > 1 and labels.numel() == math.prod(numbers):
+    if output.ndim > 2 and labels.shape == output.shape[:-1]:
+        remedy = "of outputs for each position, cross-entropy takes both flat: output.flatten(0, -2) and labels.flatten()"
+    elif numbers and output.shape[1] > 1 and labels.numel() == math.prod(numbers):
         remedy = f"class numbers are of 64 bits, and of the shape {numbers}: labels.long()"
     elif labels.numel() == output.numel():
         remedy = "labels.reshape(output.shape).to(output.dtype) makes them alike"
@@ -236,7 +246,7 @@ def explain_loss_error(
         )
     if output is None and is_kind_error:
         return TypeError("The model returned None; let its forward return its output.")
-    if "must be Tensor" in str(error):
+    if "must be Tensor" in str(error) or f"'{type(output).__name__}' object has no attribute" in str(error):
         parts = f" of {len(output)} parts; give loss_func=lambda output, labels: ... of output[0], for example"
         return TypeError(
             f"loss_func takes tensors, and the labels are of type {type(labels).__name__}; the model returned a"

@@ -172,6 +172,15 @@ def pad_features(
     issued[advice] = True
     try:
         return tokenizer.pad(features, return_tensors="pt", **{k: v for k, v in how.items() if v is not None})
+    except Exception as error:
+        name = getattr(tokenizer, "model_input_names", ["input_ids"])[0]
+        first = features[0] if features else {name: []}
+        if isinstance(first, Mapping) and name in first: raise
+        has = f"has {', '.join(map(str, first))}, but no {name!r}" if isinstance(first, Mapping) else f"is a {type(first).__name__}"
+        raise ValueError(
+            f"A sample {has}, and what a tokenizer pads is its output; let the data set give {{**tokenizer(text,"
+            " truncation=True), 'labels': label}, or leave processing_class= out."
+        ) from error
     finally:
         issued[advice] = before.get(advice, False)
 
