@@ -80,6 +80,7 @@ class RunRow:
 
     def points(self, names: Sequence[str]) -> dict[str, list]:
         "Return the points of some metrics; of several runs their means, where all that have come so far have one."
+        if len(self.runs) == 1: return {name: o for name, o in self.runs[0].points.items() if name in names}
         points = {}
         for name in names:
             by_step: dict[float, list] = {}
@@ -158,6 +159,10 @@ class RunsModel(ViewModel):
         self.scanned_at = -1e9
         self.scan_cost = 0.0
         self.seen: Any = None
+        # the result by which the runs are compared, and whether lower is better; the settings that differ
+        self.chosen = ("loss", True)
+        self.differing: list[str] = []
+        self.baseline: RunRow | None = None
         # summaries of runs of this process, with what they depend on; labels of those without a log
         self.own: dict[str, tuple[Any, RunSummary]] = {}
         # the main run of the view is none of them
@@ -212,16 +217,19 @@ class RunsModel(ViewModel):
 
     def arrange(self) -> bool:
         "Make the rows and their curves, the best first; return True if other rows stand there."
-        name, lower = self.chosen
+        name = self.result or default_result(self.runs)
+        lower = is_lower_better(name, self.runs)
+        self.chosen = name, lower
+        self.differing = differing_names(self.runs)
         before = [row.id for row in self.rows]
         rows = group_rows(self.runs, self.group)
         # in the order of their start, so that the colours do not depend on the results
         colors = dict(zip([row.id for row in rows], run_colors(["", *(row.id for row in rows)])[1:]))
-        worst = float("inf")
         def rank(row: RunRow) -> float:
             best = row.best(name, lower)
-            return worst if best is None else best[0] if lower else -best[0]
+            return float("inf") if best is None else best[0] if lower else -best[0]
         self.rows = sorted(rows, key=rank)
+        self.baseline = next((row for row in self.rows if row.is_baseline), None)
         held = {curve.history.run_id: curve for curve in self.curves}
         names = self.drawn_metrics()
         curves = []
@@ -235,12 +243,6 @@ class RunsModel(ViewModel):
         self.curves = curves
         self.keys.pop("events", None)
         return before != [row.id for row in self.rows]
-
-    @property
-    def chosen(self) -> tuple[str, bool]:
-        "Return the result by which the runs are compared, and whether lower is better."
-        name = self.result or default_result(self.runs)
-        return name, is_lower_better(name, self.runs)
 
     def drawn_metrics(self) -> list[str]:
         if self.metrics: return self.metrics
@@ -271,11 +273,10 @@ class RunsModel(ViewModel):
         best, spread = row.best(name, lower), row.spread(name, lower)
         text = "" if best is None else format_value(best[0])
         if spread is not None: text += f" ± {format_value(spread)}"
-        base = next((o for o in self.rows if o.is_baseline), None)
-        if best is not None and base is not None and base is not row and (other := base.best(name, lower)) is not None:
-            text += f" ({best[0] - other[0]:+.3g})"
+        base = self.baseline.best(name, lower) if self.baseline not in (None, row) else None
+        if best is not None and base is not None: text += f" ({best[0] - base[0]:+.3g})"
         cells = {name: (best and best[0], text), "at step": (best and best[1], "" if best is None else f"{best[1]:,}")}
-        for setting in differing_names(self.runs):
+        for setting in self.differing:
             value = row.setting(setting)
             cells[setting] = (value, "" if value is None else format_setting(value))
         step, total = max((run.step, run.total or 0) for run in row.runs)
@@ -294,22 +295,21 @@ class RunsModel(ViewModel):
         return "\n".join(filter(None, [row.name, run.state().words, run.path, packages, commit]))
 
     def table_message(self) -> dict[str, Any]:
-        rows = [(row, self.row_cells(row)) for row in self.rows]
-        columns = list(rows[0][1]) if rows else []
-        colors = {curve.history.run_id: curve.color for curve in self.curves}
+        rows = [(row, curve, self.row_cells(row)) for row, curve in zip(self.rows, self.curves)]
+        columns = list(rows[0][2]) if rows else []
         more = 0 if self.metrics else len({*metric_names(self.runs), "loss"}) - 1 - len(self.drawn_metrics())
         return {
             "columns": columns,
             "rows": [
                 {
-                    "run": row.id, "name": row.name, "color": colors[row.id], "state": row.state,
+                    "run": row.id, "name": row.name, "color": curve.color, "state": row.state,
                     "about": self.about(row),
                     "baseline": row.is_baseline, "single": len(row.runs) == 1,
                     # JSON has no nan
                     "values": [value if value == value else None for value, _ in cells.values()],
                     "texts": [format_value(text, 80) for _, text in cells.values()],
                 }
-                for row, cells in rows
+                for row, curve, cells in rows
             ],
             "group": self.group, "groups": self.choices("group"),
             "result": self.chosen[0], "results": self.choices("result"), "drawn": MAX_DRAWN_RUNS,
@@ -359,7 +359,7 @@ class RunsModel(ViewModel):
 
     def choices(self, what: str) -> list[str]:
         "Return the names for a result, or for a grouping."
-        return metric_names(self.runs) if what == "result" else ["seeds", "tags", *differing_names(self.runs)]
+        return metric_names(self.runs) if what == "result" else ["seeds", "tags", *self.differing]
 
     def execute(self, verb: str, options: dict) -> str:
         "Do what the page asks; return a sentence about it."
@@ -454,7 +454,7 @@ class Runs:
         *names: str,  # settings and metrics, from top to bottom; default: the settings that differ, and the result
     ) -> Chart:
         "Return a chart with a line for each row through its settings and its result: parallel coordinates."
-        shown = list(names) or [*differing_names(self.model.runs), self.model.chosen[0]]
+        shown = list(names) or [*self.model.differing, self.model.chosen[0]]
         rows, places = [], []
         for name in shown:
             values = self.values(name)
