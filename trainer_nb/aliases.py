@@ -125,6 +125,9 @@ class TransformersPatch:
         while _ORIGINALS:
             setattr(*_ORIGINALS.pop())
 
+    def __repr__(self) -> str:
+        return "<Trainers that are imported from now on derive from Learner; undo() ends this>"
+
     def __enter__(self) -> Self: return self
     def __exit__(self, *error: object) -> None:
         # not at the end of a block within another one

@@ -354,7 +354,7 @@ def forks():
 
 
 # each takes half a minute and more, or shows what the pages of the chapters show as well
-LONG = {"several_processes_details", "large_models", "chat", "preferences", "clusters", "from_trainer", "from_fastai", "lora", "looking_inside", "memory", "large_data", "speed", "vscode", "from_lightning"}
+LONG = {"several_processes_details", "large_models", "chat", "preferences", "clusters", "from_trainer", "from_fastai", "lora", "trl", "sentence_transformers", "looking_inside", "memory", "large_data", "speed", "vscode", "from_lightning"}
 
 
 def marks_of(path):

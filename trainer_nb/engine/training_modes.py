@@ -113,7 +113,9 @@ class TrainingModes:
             self.enter(model, inner)
             self.lasting = frozenset(eval_mode_modules(inner, apart=held) + eval_mode_modules(loss, "(loss)."))
             undone = [n for n in new if n not in self.lasting]
-            if undone and not self.warned:
+            # their encode() and predict() do it
+            is_expected = type(inner).__module__.startswith("sentence_transformers.")
+            if undone and not self.warned and not is_expected:
                 self.warned = True
                 warn(f"{repr(undone[0]) + ' of the model' if undone[0] else 'The model'} was put into evaluation mode, and each"
                      " step puts it back into training mode; learn.freeze(..., eval_mode=True) keeps layers in evaluation"
