@@ -48,6 +48,9 @@ def test_a_run_that_diverges():
     "Its accuracy is 97 % until step 400, whatever the loss does; from step 500 on it is lost."
     steps = warned(of("diverging"))
     assert 480 < steps[0] <= 500 and steps == list(range(steps[0], 701, 5))
+    # by orders of magnitude, so that its own scatter is larger than the rise
+    said = replayed([0.3 + 0.1 * math.sin(step) for step in range(92)] + [10.0 ** (2 * step) for step in range(18)])
+    assert [step for step in warned(said)] == [105, 110]
 
 
 @pytest.mark.parametrize("name, best, warns", [("overfitting", 250, 900), ("confident", 500, 1100), ("characters", 400, 1000)])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from conftest import ROOT
+from trainer_nb.live.curves import running_mean
 from trainer_nb.live.dashboard import ONE_OF_BOTH
 
 pytestmark = pytest.mark.browser
@@ -466,6 +467,11 @@ def test_the_smoothed_curve_does_not_lag(live):
     live.feed(everything(runs=[a_run(generation=2)]), [rows])
     y = live.js("[...view.main().curve(5, 0.9).y]")
     assert y[50] < 0.5 < y[51] and y[50] + y[51] == pytest.approx(1, abs=0.02)
+    # one value of another order of magnitude is not all that is seen on a logarithmic axis
+    rows[:, 5] = np.where(np.arange(101) < 90, 1.0, 1e35)
+    live.feed(everything(runs=[a_run(generation=3)]), [rows])
+    y = live.js("[...view.main().curve(5, 0.9, true).y]")
+    assert y[10] < 1.1 and y == pytest.approx(running_mean(rows[:, 5], 0.9, 1, True).tolist(), rel=1e-6)
 
 
 def test_abandoned_steps_continue_the_mean_before_them(live):

@@ -73,6 +73,18 @@ def smoothing_weight(
     centered_moving_average([], smooth)
     return smooth
 
+def running_mean(
+    values: np.ndarray,
+    smooth: float,      # weight of a value one step away
+    width: int,         # number of steps from one value to the next
+    is_log: bool,       # they are drawn on a logarithmic axis
+) -> np.ndarray:
+    """Return the running mean that a chart draws. On a logarithmic axis it is the mean of the logarithms: one value may exceed
+    the others by orders of magnitude, and would be all that the mean shows, far before and after it."""
+    if not is_log: return centered_moving_average(values, smooth, width)
+    logarithms = np.log(values, out=np.full(len(values), np.nan), where=values > 0)
+    return np.exp(centered_moving_average(logarithms, smooth, width))
+
 def within_steps(table: np.ndarray, steps: tuple[float, float]) -> np.ndarray:
     "Return which blocks belong to a range of steps, as an array of bool."
     return (table[:, 0] >= steps[0]) & (table[:, 0] <= steps[1])
@@ -83,6 +95,7 @@ def column_lines(
     x: str,            # one of X_AXES
     smooth: float,     # weight of the running mean
     is_single: bool = True,   # there is no other run in the chart
+    is_log: bool = False,     # the axis of the values is logarithmic
 ) -> list[LineSeries]:
     "Return the lines of a column: its values, their running mean, and, of the main run, the discarded steps."
     at, column = position_column(x), 3 + 3 * QUANTITIES.index(name)
@@ -101,13 +114,13 @@ def column_lines(
         if is_single or run.band:
             lines = [LineSeries(positions, values, "each step" if is_single else "", run.color, "faint")]
         # means are taken over all steps, so that those of a part are the same as those of the whole
-        means = centered_moving_average(table[:, column + 2], smooth, width)[is_drawn]
+        means = running_mean(table[:, column + 2], smooth, width, is_log)[is_drawn]
         lines.append(LineSeries(drawn[:, at], means, "smoothed" if is_single else run.label, run.color))
     left = run.abandoned
     if run.color == 0 and within_steps(left, run.steps).any():
         # nan leaves gaps where nothing was discarded
         means = left[:, column + 2]
-        values = np.where(np.isfinite(means), centered_moving_average(means, smooth), np.nan)
+        values = np.where(np.isfinite(means), running_mean(means, smooth, 1, is_log), np.nan)
         is_drawn = within_steps(left, run.steps) | np.isnan(left[:, 0])
         lines.append(LineSeries(left[is_drawn, at], values[is_drawn], "discarded", None, "dashed"))
     return lines
@@ -179,13 +192,14 @@ def plotted_lines(
     runs: list[RunCurve],
     x: str,              # one of X_AXES
     smooth: float,       # weight of the running mean
+    is_log: bool = False,
 ) -> list[LineSeries]:
     "Return the lines of a column, or of a metric, of several runs; with the loss also those of the evaluations."
     is_single = len(runs) == 1
     if name not in QUANTITIES:
         lines = [metric_lines(run, name, x, is_single, name if is_single else run.label) for run in runs]
     else:
-        lines = [column_lines(run, name, x, smooth, is_single) for run in runs]
+        lines = [column_lines(run, name, x, smooth, is_single, is_log) for run in runs]
     if name == "loss":
         lines += [
             metric_lines(run, metric, x, is_single, metric if is_single else f"{run.label}, {metric}")
@@ -216,9 +230,9 @@ def history_panel(
     if name not in QUANTITIES and not any(name in run.points for run in runs):
         watched = [run for run in runs if name in watched_names(run.history)]
         return watched_panel(watched[0], name) if watched else None
-    lines = plotted_lines(name, runs, x, smooth)
-    if not any(np.isfinite(np.asarray(line.y, float)).any() for line in lines): return None
     is_log = suits_log(name, runs) if log is None else name in log
+    lines = plotted_lines(name, runs, x, smooth, is_log)
+    if not any(np.isfinite(np.asarray(line.y, float)).any() for line in lines): return None
     title = name
     if name in QUANTITIES:
         title = "Gradient norm" if name == "grad_norm" else name.replace("_", " ").capitalize()

@@ -76,7 +76,10 @@ def rise_sentence(
     rises = means - np.minimum.accumulate(means)
     # the difference of two means that the scatter of their windows can explain
     deviation = math.sqrt((losses[best:best + n].var(ddof=1) + now.var(ddof=1)) / 2)
-    if is_exceptional(rises, deviation * max(1.0, 4.0 * math.sqrt(2 / n)), means[0] - means[best]):
+    # a rise by orders of magnitude is its own scatter: each of the last losses is above all before them
+    last = losses[-(MIN_LOSSES // 2):].min()
+    is_blow_up = last > max(losses[:-(MIN_LOSSES // 2)].max(), 2 * means[best])
+    if is_blow_up or is_exceptional(rises, deviation * max(1.0, 4.0 * math.sqrt(2 / n)), means[0] - means[best]):
         reference, value, place = "lowest", means[best], f"around step {steps[best + n // 2]}"
     elif is_exceptional(np.maximum(means - losses[0], 0.0), 3 * now.std(ddof=1), 0.0):
         reference, value, place = "first loss", losses[0], f"at step {steps[0]}"

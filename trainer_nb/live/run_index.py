@@ -20,10 +20,10 @@ import numpy as np
 
 from ..core.history import History, LogReader
 from ..core.log_file import LOG_WRITER, to_plain_data
-from ..display.panels import centered_moving_average
+from ..display.panels import suits_log_axis
 from ..display.tables import format_value
 from .blocks import BLOCK_COLUMNS, BlockSeries, MetricPoints
-from .curves import run_label, smoothing_weight
+from .curves import run_label, running_mean, smoothing_weight
 from .follow import SILENCE_SECONDS
 from .run_view import DisplayStatus, format_clock, last_status
 
@@ -93,7 +93,8 @@ def summarize(
         summary.step = int(blocks.table[-1, 0])
         summary.seconds = 60 * float(blocks.table[-1, 2])
         run = type("Run", (), {"blocks": blocks})
-        means = centered_moving_average(blocks.table[:, 5], smoothing_weight([run]), blocks.width)
+        losses = blocks.table[:, 5]
+        means = running_mean(losses, smoothing_weight([run]), blocks.width, suits_log_axis([losses]))
         summary.results["loss"] = result_values(blocks.table[:, 0], means)
     steps = history.rows.view("step")
     for name, by_row in metrics.values.items():

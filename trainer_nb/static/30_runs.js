@@ -76,24 +76,24 @@ class Run {
     return x1 > x0 ? y0 + (y1 - y0) * Math.min(1, Math.max(0, (value - x0) / (x1 - x0))) : y1;
   }
 
-  // The running mean of a column, `weight` per step: kept until other blocks or another weight come.
-  curve(column, weight) {
+  // The running mean of a column, `weight` per step: kept until other blocks, another weight or axis come.
+  curve(column, weight, log) {
     const held = this.curves.get(column);
-    if (held && held.weight === weight) return held;
-    const curve = { weight, ...centeredMean(this.rows, i => this.get(i, 0), i => this.get(i, column), weight) };
+    if (held && held.weight === weight && held.log === log) return held;
+    const curve = { weight, log, ...centeredMean(this.rows, i => this.get(i, 0), i => this.get(i, column), weight, log) };
     this.curves.set(column, curve);
     return curve;
   }
 
   // The abandoned steps, as segments of [x, y]; each begins on the curve, at the last step before it.
-  abandonedSegments(axis, column, weight) {
-    const { y, sums, counts } = this.curve(column, weight), segments = [], value = i => this.left[i * WIDE + column], step = i => this.left[i * WIDE];
+  abandonedSegments(axis, column, weight, log) {
+    const { y, sums, counts } = this.curve(column, weight, log), segments = [], value = i => this.left[i * WIDE + column], step = i => this.left[i * WIDE];
     const count = Math.floor(this.left.length / WIDE);
     for (let first = 0, end; first < count; first = end + 1) {
       for (end = first; end < count && !Number.isNaN(step(end)); end++);
       const at = end > first ? this.find(0, step(first)) - 1 : -1, known = at >= 0 && Number.isFinite(y[at]), segment = known ? [[this.get(at, axis), y[at]]] : [];
       const before = known ? { step: this.get(at, 0), sum: sums[at], count: counts[at] } : null;
-      const mean = centeredMean(end - first, i => step(first + i), i => value(first + i), weight, before);
+      const mean = centeredMean(end - first, i => step(first + i), i => value(first + i), weight, log, before);
       for (let i = first; i < end; i++) if (Number.isFinite(value(i))) segment.push([this.left[i * WIDE + axis], mean.y[i - first]]);
       if (end > first) segments.push(segment);
     }
@@ -105,7 +105,9 @@ class Run {
 // place count as before it, so the curve does not lag behind a change. One pass forward sums what is before, one backward what is after.
 // Near the first value (`at`), what is further away than that value is taken off again, so the curve begins there.
 // A value that is not finite does not count and has no mean. before: {step, sum, count} of values that precede the first one.
-function centeredMean(rows, step, value, weight, before = null) {
+// On a logarithmic axis it is the mean of the logarithms: a value that exceeds the others by orders of magnitude would be all that it shows.
+function centeredMean(rows, step, read, weight, log, before = null) {
+  const value = log ? i => Math.log(read(i)) : read;
   const y = new Float64Array(rows), sums = new Float64Array(rows), counts = new Float64Array(rows);
   let known = 0, sum = before ? before.sum : 0, count = before ? before.count : 0, last = before ? before.step : NaN, distance = NaN, keep = 0;
   const kept = steps => {   // successive distances are equal nearly always
@@ -135,12 +137,12 @@ function centeredMean(rows, step, value, weight, before = null) {
   for (let i = 0; i < rows; i++) {
     const one = value(i), here = step(i);
     if (!Number.isFinite(one)) { y[i] = NaN; continue; }
-    let total = sums[i] + after[i] - one, number = counts[i] + countsAfter[i] - 1;
+    let total = sums[i] + after[i] - one, share = counts[i] + countsAfter[i] - 1;
     if (i >= at) {
       while (end < rows && step(end) - here <= here - step(at)) end++;
-      if (end < rows) { const o = weight ** (step(end) - here); total -= o * after[end]; number -= o * countsAfter[end]; }
+      if (end < rows) { const o = weight ** (step(end) - here); total -= o * after[end]; share -= o * countsAfter[end]; }
     }
-    y[i] = total / number;
+    y[i] = log ? Math.exp(total / share) : total / share;
   }
   return { y, sums, counts, count: known };
 }

@@ -118,7 +118,7 @@ class Chart extends Card {
   range(runs, evaluations, range) {
     const sure = new Extent(this.log), some = [], every = new Extent(this.log), faint = !this.view.hidden.has("kind:steps");
     for (const run of runs) {
-      const [first, end] = this.window(run, range), { y } = run.curve(this.column + MEAN, this.weight), stride = Math.ceil((end - first) / 1000);
+      const [first, end] = this.window(run, range), { y } = run.curve(this.column + MEAN, this.weight, this.log), stride = Math.ceil((end - first) / 1000);
       for (let i = first; i < end; i++) {
         sure.add(y[i]);
         if (!faint) continue;
@@ -127,7 +127,7 @@ class Chart extends Card {
         every.add(high);
         if ((i - first) % stride === 0) some.push(low, high);
       }
-      if (!this.view.hidden.has("kind:left")) for (const part of run.abandonedSegments(this.axis.column, this.column + MEAN, this.weight)) {
+      if (!this.view.hidden.has("kind:left")) for (const part of run.abandonedSegments(this.axis.column, this.column + MEAN, this.weight, this.log)) {
         for (const [x, value] of part) if (x >= range[0] && x <= range[1]) sure.add(value);
       }
     }
@@ -195,7 +195,7 @@ class Chart extends Card {
   color(run) { return this.view.theme.hue(run.place === 0 ? 0 : run.place + 1); }
 
   line(pen, run) {
-    const { y } = run.curve(this.column + MEAN, this.weight), [first, end] = this.window(run, [this.x.low, this.x.high]);
+    const { y } = run.curve(this.column + MEAN, this.weight, this.log), [first, end] = this.window(run, [this.x.low, this.x.high]);
     pen.strokeStyle = pen.fillStyle = this.color(run);
     pen.lineWidth = run.id === this.view.marked ? 3 : run.place ? 1.5 : 2;
     pen.globalAlpha = this.faint;
@@ -237,7 +237,7 @@ class Chart extends Card {
     pen.globalAlpha = 0.75;
     pen.lineWidth = 1.4;
     pen.setLineDash([5, 4]);
-    for (const run of runs) for (const part of run.abandonedSegments(this.axis.column, this.column + MEAN, this.weight)) {
+    for (const run of runs) for (const part of run.abandonedSegments(this.axis.column, this.column + MEAN, this.weight, this.log)) {
       pen.beginPath();
       for (const [x, value] of part) { const y = this.y.at(value); if (!Number.isNaN(y)) pen.lineTo(this.x.at(x), y); }
       pen.stroke();
@@ -276,7 +276,7 @@ class Chart extends Card {
     if (this.quantity) for (const run of this.view.shown()) {
       const i = run.nearest(column, x);
       if (i < 0 || this.far(run, i, x)) continue;
-      const { y } = run.curve(this.column + MEAN, this.weight), mean = run.get(i, this.column + MEAN);
+      const { y } = run.curve(this.column + MEAN, this.weight, this.log), mean = run.get(i, this.column + MEAN);
       if (Number.isNaN(mean) && Number.isNaN(y[i])) continue;
       const low = run.get(i, this.column + LOW), high = run.get(i, this.column + HIGH);
       const each = run.width > 1 && low !== high ? `${number(low, 3)} … ${number(high, 3)}` : this.weight ? "this step " + number(mean, 3) : "";
@@ -300,7 +300,7 @@ class Chart extends Card {
     let value = NaN;
     // A loss that is no longer finite leaves the curve where it was last; the number beside the title must not.
     const broken = main && this.view.brokenLoss() && Number.isNaN(main.last(this.column + MEAN)) && main.known(this.column);
-    if (main) { const { y } = main.curve(this.column + MEAN, this.weight); for (let i = y.length - 1; i >= 0 && Number.isNaN(value); i--) value = y[i]; }
+    if (main) { const { y } = main.curve(this.column + MEAN, this.weight, this.log); for (let i = y.length - 1; i >= 0 && Number.isNaN(value); i--) value = y[i]; }
     else if (!this.quantity && own) value = own.points[own.points.length - 1][1];
     const text = broken || main && this.key === "loss" && this.view.brokenLoss() ? "nan" : Number.isNaN(value) ? "" : number(value);
     setText(this.value, text);
