@@ -29,6 +29,7 @@ from ..device.collectives import world_size
 from ..device.sharding import is_strategy_tensor, local_nbytes
 from ..device.weight_storage import check_placement, is_read_only, keep_training_layout, read_only_weights
 from ..device.weight_storage import weight_digest
+from .counters import warn_once
 from .dataloaders import check_eval_data, copied_attributes, have_changed, is_overridden
 from .edits import edits_of
 from .generate import align_special_tokens
@@ -40,7 +41,6 @@ from .run_state import RunState, Task, record_act, run_modules, schedule_args, s
 from .snapshot import capture_snapshot, environment_info, num_train_samples
 from ..core.nodes import has_own_memory
 from .snapshot_file import disk_folder, disk_space, memory_for_copies
-
 from .snapshot_tensors import Snapshot
 from .user_state import continue_samplers
 from ..optim.parameters import convert_state, describe_unheld, held_parameters
@@ -532,14 +532,14 @@ def may_have_other_parameters(run: RunState) -> bool:
 def warn_untrained_loss(run: RunState):
     "Warn, once, about parameters of a loss function that can be trained and are not in the optimizer."
     loss = run.loss_module
-    if loss is None or run.optimizer is None or run.device.engine is not None: return
-    if not run.made.parameter_watch.is_new_loss(loss) or not run.state.is_world_process_zero: return
+    if loss is None or run.optimizer is None or run.device.engine is not None or not run.state.is_world_process_zero: return
     held = held_parameters(run.optimizer) | {id(p) for p in run.model.parameters()}
     name = next((n for n, p in loss.named_parameters() if p.requires_grad and id(p) not in held), None)
     if name is None: return
     learner = run.learner and run.learner()
     path = "learn.loss_func" if getattr(learner, "loss_func", None) is loss else "learn.compute_loss_func"
-    warn(
+    warn_once(
+        run,
         f"{name!r} of the loss function {type(loss).__name__} can be trained and is not in the optimizer, so it stays as"
         f" it is; learn.create_optimizer().add_param_group({{'params': list({path}.parameters())}}) trains it, and"
         f" {path}.requires_grad_(False) says that it is fixed."

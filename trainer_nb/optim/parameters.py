@@ -47,7 +47,6 @@ class ParameterWatch:
         # those that were removed from the optimizer last: index of the group, position in it, parameter and its state
         self.removed: list[tuple[int, int, torch.nn.Parameter, dict[str, Any]]] = []
         self._optimizer: weakref.ref[torch.optim.Optimizer] | None = None
-        self._loss: weakref.ref[torch.nn.Module] | None = None
 
     def knows(self, optimizer: torch.optim.Optimizer | None) -> bool:
         "Return whether the last look was with this optimizer."
@@ -137,11 +136,6 @@ class ParameterWatch:
         self.flags = flags
         self.num_groups = num_groups
 
-    def is_new_loss(self, loss: torch.nn.Module) -> bool:
-        "Return True the first time that a loss function is given."
-        if self._loss is not None and self._loss() is loss: return False
-        self._loss = weakref.ref(loss)
-        return True
 
 # %% ../../nbs/05_optim/05_parameters.ipynb #7856e805
 def describe_unheld(
