@@ -406,6 +406,40 @@ def average_of_the_weights(): return learner(average="ema", average_args={"decay
 @item
 def mean_of_the_last_weights(): return learner(average="swa", average_args={"start": BEFORE - 1, "every": 2}, eval_strategy="steps", eval_steps=2, eval_dataset=Data(8))
 
+class Adversarial(Learner):
+    "A GAN of two lines: two losses, each with its optimizer and its schedule, in one step of two micro-batches."
+    def optimize(self, model, batches):
+        for x, y in batches: self.backward(nn.functional.mse_loss(model(x), y) / len(batches))
+        self.update("critic")
+        loss = sum(model(x).square().mean() for x, _ in batches)
+        self.backward(loss)
+        self.update("generator")
+        return loss
+
+@item
+def named_optimizers_in_a_step_of_its_own():
+    def generator(model):
+        optimizer = torch.optim.Adam(model.inner.parameters(), lr=1e-2)
+        return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.9)
+    def critic(model): return torch.optim.SGD(model.outer.parameters(), lr=1e-2, momentum=0.9)
+    idle = dict(learning_rate=5e-5, lr_scheduler_type="linear", warmup_steps=0, optimizers={"generator": generator, "critic": critic})
+    return learner(Adversarial, gradient_accumulation_steps=2, average="ema", average_args={"decay": 0.8}, **idle)
+
+class Searching(Learner):
+    "LBFGS, which evaluates the loss as often as it likes."
+    def optimize(self, model, batches):
+        def closure():
+            model.zero_grad()
+            loss = sum(nn.functional.mse_loss(model.outer(model.inner(x)), y) for x, y in batches) / len(batches)
+            self.backward(loss)
+            return loss
+        self.update(closure=closure)
+        return closure().detach()
+
+@item
+def lbfgs_in_a_step_of_its_own():
+    return learner(Searching, optimizer_cls_and_kwargs=(lambda: lambda model: torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3), {}), learning_rate=5e-5)
+
 @item
 def one_cycle(): return learner(lr_scheduler_type="one_cycle")
 

@@ -27,6 +27,7 @@ from ..engine.session import check_can_train, enter_training, guarded, raise_fai
 from ..engine.session import record_manual_changes, start_running
 from ..engine.step import Step, commit_step, rollback_step
 from ..engine.tasks import record_step
+from ..engine.whole_step import require_ordinary_step
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #0232479d
 class Gradients(Table):
@@ -88,6 +89,7 @@ class DebugStep:
             try:
                 prepare_training(learner)
                 require_several_processes(run.args, run.device.world.size, "debug_step()")
+                require_ordinary_step(learner, "debug_step()")
             except BaseException as error:
                 raise_failure(learner, error)
         # None: the step is over, as `outcome` describes

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -49,12 +49,14 @@ def update_averages(
     options: Mapping[str, Any],  # as average_options returns them
     step: int,  # that has updated the weights, from 1 on
     max_steps: int,  # of the run
+    updated: Container[torch.nn.Parameter] | None = None,  # the updated parameters; None: those with a gradient
 ) -> None:
     "Update the averages of the weights after a step that counts for them."
     start = options["start"] if options["start"] >= 1 else math.ceil(options["start"] * max_steps)
     if step <= start or (step - start) % options["every"]: return
     pairs: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
     for p, tensors in averaged_tensors(optimizer, model):
+        if updated is not None and p not in updated: continue
         # an optimizer may initialize the state of a parameter at its first gradient, if there is none
         if p.grad is None and "average" not in optimizer.state.get(p, ()): continue
         entries = optimizer.state[p]
@@ -100,11 +102,11 @@ def forget_averages(optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups: group.pop("train_mode", None)
 
 # %% ../../nbs/06_engine/18_average.ipynb #212f9cd3
-def update_average(run: RunState) -> None:
+def update_average(run: RunState, updated: Container[torch.nn.Parameter] | None = None) -> None:
     "Update the averages of the weights after a step, if the settings ask for them."
     if run.args.average is None: return
     options, state = average_options(run.args), run.state
-    update_averages(run.optimizer, run_modules(run), options, state.global_step + 1, state.max_steps)
+    update_averages(run.optimizer, run_modules(run), options, state.global_step + 1, state.max_steps, updated)
 
 def switch_average(run: RunState) -> None:
     "Put the average of the weights into the model, or the weights that are trained if it has the average."

@@ -243,3 +243,11 @@ def run_mean_loss(run: RunState) -> float:
     # rows of discarded steps are left out of `losses`: count from the end
     cuts = [0, *(max(len(losses) - (run.state.global_step - end), 0) for end in ends), len(losses)]
     return sum(sum_filtered(losses[a:b].tolist()) for a, b in zip(cuts, cuts[1:])) / len(losses)
+
+# %% ../../nbs/06_engine/04_counters.ipynb #e3e3a46e
+def is_loss_scaled(learner: TrainerBase, num_items: torch.Tensor | None) -> bool:
+    "Return whether compute_loss has divided the loss for the whole step already."
+    if learner.loss_is_scaled_for_ga is not None: return learner.loss_is_scaled_for_ga
+    if learner.loss_func is not None: return False
+    if learner.compute_loss_func is not None: return True
+    return learner.model_accepts_loss_kwargs and learner.loss_takes_items and num_items is not None

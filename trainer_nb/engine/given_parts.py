@@ -25,6 +25,7 @@ from ..core.errors import InvalidOperation, short_repr
 from ..core.interrupts import RUN_LOCK
 from ..core.seeding import preserve_generators, seed_all
 from ..data.collate import comparable_copy, is_identical
+from ..device.accelerator import Device
 from ..device.model_patches import store_use_cache, unwrap_compiled
 from ..device.weight_storage import check_trainable, keep_training_layout
 from .dataloaders import check_train_dataset, signature_columns
@@ -37,6 +38,7 @@ from .training_modes import TrainingModes
 
 if TYPE_CHECKING:
     from trainer_nb.engine.overrides import TrainerBase
+    from trainer_nb.engine.whole_step import WholeStep
 
 # %% ../../nbs/06_engine/08_given_parts.ipynb #28a5ab28
 NO_MODEL_MESSAGE = "There is no model; give the Learner a model, or model_init=, a function that makes one."
@@ -145,6 +147,20 @@ def check_parts(
 def checked_parts(learner: TrainerBase) -> dict[str, Any]:
     "Return the present parts of a learner, for `check_parts`."
     return {name: vars(learner)[name] for name in _CHECKED}
+
+# %% ../../nbs/06_engine/08_given_parts.ipynb #8cac4cb4
+def prepared_device(learner: TrainerBase) -> Device:
+    "Return the device of the run; prepare the model for a part of a step that is called by hand before the first one."
+    if learner.run_state.device is None:
+        # reading it prepares the model
+        _ = learner.accelerator
+    return learner.run_state.device
+
+def current_step(learner: TrainerBase) -> WholeStep:
+    "Return the step in which optimize() is called. Raise InvalidOperation outside of one."
+    if learner._whole_step is None:
+        raise InvalidOperation("backward() and update() are for an override of optimize(), which train() and step() call.")
+    return learner._whole_step
 
 # %% ../../nbs/06_engine/08_given_parts.ipynb #03007995
 def check_not_remote(run: RunState | None, name: str) -> None:

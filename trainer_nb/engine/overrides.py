@@ -25,26 +25,30 @@ from ..core.seeding import preserve_generators
 from ..data.batch_errors import explain_forward_error
 from ..data.collate import DataCollatorWithPadding, RemoveColumns, default_data_collator, kept_columns
 from ..data.collate import log_dropped_columns, to_device
-from ..device.accelerator import NO_CONTEXT, Device, check_fp16, empty_device_cache
-from .counters import WatchedItems, num_non_embedding_parameters, store_flops
+from ..device.accelerator import NO_CONTEXT, check_fp16, empty_device_cache
+from .counters import WatchedItems, is_loss_scaled, num_non_embedding_parameters, store_flops
 from .dataloaders import allowed_columns, check_eval_data, check_given_data, count_samples
 from .dataloaders import defining_package, divide_loader, initial_training_values, is_overridden
 from .dataloaders import is_iterable_only, make_eval_loader, make_test_loader, make_train_loader
 from .dataloaders import make_train_sampler, per_process_batch_size, rank_shard, signature_columns
 from .generate import NO_GENERATION, generating_step, padding_token, warn_of_idle
 from .given_parts import NO_MODEL_MESSAGE, ModelFact, UserPart, check_is_model, check_not_elsewhere
-from .given_parts import check_not_remote, check_parts, local_model, optimizer_settings, own_forward, replace_args
-from .given_parts import replace_callbacks, replace_part, replace_state, take_model, trial_parameter
+from .given_parts import check_not_remote, check_parts, current_step, local_model, optimizer_settings, own_forward
+from .given_parts import prepared_device, replace_args, replace_callbacks, replace_part, replace_state
+from .given_parts import take_model, trial_parameter
 from .loss import ModelFacts, check_loss, compute_batch_loss, take_terms
 from .loss import inspect_model, is_single_input, label_smoother, predict_batch, unwrap_model
 from .run_state import GivenSettings, RunState, schedule_args, schedule_start
-from .signatures import accepted_kwargs, check_callable, function_parameters, positional_args
+from .signatures import accepted_kwargs, check_callable, check_training_step, function_parameters
+from .signatures import positional_args
 from ..optim.extra_optimizers import target_options
+from ..optim.named_optimizers import optimizer_sources
 from ..optim.optimizers import create_optimizer, decay_parameter_names, optimizer_class, optimizer_groups
 from ..optim.schedules import create_scheduler
 
 if TYPE_CHECKING:
     from trainer_nb.engine.snapshot_tensors import Snapshot
+    from trainer_nb.engine.whole_step import WholeStep
 
 # %% ../../nbs/06_engine/09_overrides.ipynb #e46e4152
 def call_create_optimizer(learner: TrainerBase) -> torch.optim.Optimizer:
@@ -63,35 +67,6 @@ def require_optimizer(optimizer: torch.optim.Optimizer | None) -> torch.optim.Op
             " launch() the processes have it."
         )
     return optimizer
-
-# %% ../../nbs/06_engine/09_overrides.ipynb #f896ad7f
-def prepared_device(learner: TrainerBase) -> Device:
-    "Return the device of the run; prepare the model for a part of a step that is called by hand before the first one."
-    if learner.run_state.device is None:
-        # reading it prepares the model
-        _ = learner.accelerator
-    return learner.run_state.device
-
-# %% ../../nbs/06_engine/09_overrides.ipynb #4c338605
-def is_loss_scaled(learner: TrainerBase, num_items: torch.Tensor | None) -> bool:
-    "Return whether compute_loss has divided the loss for the whole step already."
-    if learner.loss_is_scaled_for_ga is not None: return learner.loss_is_scaled_for_ga
-    if learner.loss_func is not None: return False
-    if learner.compute_loss_func is not None: return True
-    return learner.model_accepts_loss_kwargs and learner.loss_takes_items and num_items is not None
-
-# %% ../../nbs/06_engine/09_overrides.ipynb #c7d2a1e0
-def check_training_step(training_step: Callable) -> None:
-    "Raise TypeError for an override of training_step that takes a batch in place of the model."
-    parameters = function_parameters(training_step)
-    if parameters is None: return
-    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if len(names) > 1 and names[0] != "batch": return
-    raise TypeError(
-        f"training_step is called as training_step(model, inputs, num_items_in_batch=None), and this one takes"
-        f" {', '.join(names) or 'nothing'}; let it take these arguments and do the backward pass, or override"
-        " compute_loss(self, model, inputs, return_outputs=False), which returns the loss."
-    )
 
 # %% ../../nbs/06_engine/09_overrides.ipynb #e57182c2
 class TrainerBase:
@@ -119,6 +94,7 @@ class TrainerBase:
     _loss_shifts_labels: Any = ModelFact("shifts_labels")
     # set by a search, in the learner of a trial
     _trial: Any = None
+    _whole_step: WholeStep | None = None   # in which optimize() is called
     hp_search_backend: Any = None
     # keys of the model's output that are not predictions, in the evaluations of train(ignore_keys_for_eval=...)
     _ignored: list[str] | None = None
@@ -137,7 +113,7 @@ class TrainerBase:
         compute_loss_func=None,  # (outputs, labels, num_items_in_batch=) -> loss, or a dict of it and its named terms
         compute_metrics=None,  # EvalPrediction -> dict of numbers
         callbacks=None,  # a list of TrainerCallback
-        optimizers=(None, None),  # (optimizer, lr_scheduler), None for those to be created
+        optimizers=(None, None),  # (optimizer, lr_scheduler), None for those to be created; or several by name
         optimizer_cls_and_kwargs=None,  # (class, dict) from which the optimizer is created
         preprocess_logits_for_metrics=None,  # (logits, labels) -> the values to keep of the logits
         *,
@@ -160,6 +136,7 @@ class TrainerBase:
             check_is_model(model)
         if callbacks is not None and not isinstance(callbacks, (list, tuple)):
             raise TypeError(f"callbacks is a list, not {type(callbacks).__name__}; write callbacks=[...].")
+        optimizers, optimizer_cls_and_kwargs = optimizer_sources(optimizers, optimizer_cls_and_kwargs)
         given = dict(
             data_collator=data_collator, loss_func=loss_func, compute_loss_func=compute_loss_func,
             compute_metrics=compute_metrics, preprocess_logits_for_metrics=preprocess_logits_for_metrics, metrics=metrics,
@@ -254,6 +231,24 @@ class TrainerBase:
     def backward_move(self, loss: torch.Tensor) -> None:
         "Run backward of a micro-batch."
         prepared_device(self).backward(loss)
+
+    # -- a step of its own: override optimize
+
+    def optimize(self, model: torch.nn.Module, batches: list[Any]) -> Any:
+        "Take a whole step on its micro-batches, with backward() and update(); return its loss. For overrides."
+        raise NotImplementedError
+
+    def backward(self, loss: torch.Tensor) -> None:
+        "Run a backward pass in optimize(); the gradients add up until update() has used them."
+        current_step(self).backward(loss)
+
+    def update(
+        self,
+        name: str | None = None,  # of one of several optimizers; None: of all
+        closure: Callable[[], torch.Tensor] | None = None,  # runs backward() and returns the loss, for LBFGS
+    ) -> torch.Tensor:
+        "Average, clip and use the gradients of an optimizer's parameters, and clear them; return their norm before."
+        return current_step(self).update(name, closure)
 
     def compute_loss(
         self,
@@ -461,8 +456,9 @@ class TrainerBase:
             optimizer = self.optimizer if optimizer is None else optimizer
             run = self.run_state
             args = schedule_args(run.args, run.schedule_plan)
-            run.lr_scheduler = create_scheduler(optimizer, args, num_training_steps - schedule_start(run))
-            run.made.own_scheduler = True
+            made = getattr(optimizer, "schedule", None)
+            run.lr_scheduler = made or create_scheduler(optimizer, args, num_training_steps - schedule_start(run))
+            run.made.own_scheduler = made is None
             run.made.optimizer_settings = run.made.optimizer_settings or optimizer_settings(run.args)
         return self.lr_scheduler
 

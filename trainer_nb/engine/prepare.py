@@ -277,8 +277,8 @@ def check_optimizer(
     the user's optimizer or schedule."""
     mine = {id(p) for p in run.model.parameters()}
     problem = ""
-    if isinstance(run.optimizer, torch.optim.LBFGS):
-        problem = "LBFGS evaluates the loss several times in a step, and a step here does so once; use another optimizer"
+    if isinstance(run.optimizer, torch.optim.LBFGS) and not is_overridden(run.learner(), "optimize"):
+        problem = "LBFGS evaluates the loss several times in a step; override optimize(), with self.update(closure=...)"
     elif not any(id(p) in mine for g in run.optimizer.param_groups for p in g["params"]):
         problem = (
             "The optimizer holds none of this model's parameters (of an older model, perhaps, whose cell was run"

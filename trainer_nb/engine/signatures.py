@@ -78,3 +78,16 @@ def check_callable(
         taken = getattr(function, "__name__", type(function).__name__)
         raise TypeError(f"{name} is called as {example}, and {taken}{signature} cannot be; let it take these"
                         " arguments.") from None
+
+# %% ../../nbs/06_engine/01_signatures.ipynb #a6979ff4
+def check_training_step(training_step: Callable) -> None:
+    "Raise TypeError for an override of training_step that takes a batch in place of the model."
+    parameters = function_parameters(training_step)
+    if parameters is None: return
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(names) > 1 and names[0] != "batch": return
+    raise TypeError(
+        f"training_step is called as training_step(model, inputs, num_items_in_batch=None), and this one takes"
+        f" {', '.join(names) or 'nothing'}; let it take these arguments and do the backward pass, or override"
+        " compute_loss(self, model, inputs, return_outputs=False), which returns the loss."
+    )

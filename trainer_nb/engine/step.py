@@ -21,16 +21,17 @@ from ..data.collate import infer_batch_size, map_tensors, shallow_copy_batch
 from ..data.loader import MicroBatch
 from ..device.model_patches import should_compile
 from .average import is_in_train_mode, switch_average, update_average
-from .counters import WatchedItems, add_tokens, count_step_tokens, warn_once, watch_items
+from .counters import WatchedItems, add_tokens, count_step_tokens, is_loss_scaled, warn_once, watch_items
 from .dataloaders import is_overridden
 from .loss import describe_output
-from .overrides import TrainerBase, is_loss_scaled
+from .overrides import TrainerBase
 from .rollback import AdaptiveBackup, FullBackup, UserBackup, put_values, weight_versions
 from .run_state import RunState, run_modules
 from .signatures import positional_args
 from .snapshot import await_copies
 from .eval_outputs import to_numbers
 from .user_state import report_lost, restore_evaluated
+from .whole_step import is_replaced, run_optimize
 from ..optim.fused_update import update_weights
 from ..optim.optimizers import check_optimizer_state
 from ..optim.schedules import is_metric_driven
@@ -50,9 +51,13 @@ def take_step(
             if not step.begin():
                 run.verb.phase = "idle"
                 return None
-            while step.more():
-                step.substep()
-            step.complete_gradients()
+            if step.is_whole:
+                run_optimize(step)
+            else:
+                while step.more():
+                    step.substep()
+                step.complete_gradients()
+            gather_logs(learner)
     except BaseException:
         rollback_step(step)
         raise
@@ -91,10 +96,8 @@ class Step:
         self.learner = learner
         self.run = learner.run_state
         self.committed = committed
-        # of a subclass, or a function that a cell has assigned
-        self.is_override = (
-            type(learner).training_step is not TrainerBase.training_step or "training_step" in vars(learner)
-        )
+        self.is_override = is_replaced(learner, "training_step")
+        self.is_whole = is_replaced(learner, "optimize")
         self.training_step = function = learner.training_step
         if self.is_override:
             # an override may take fewer arguments
@@ -116,7 +119,7 @@ class Step:
             # gradients of a manual backward pass between two steps do not belong to this step
             p.grad = None
         if run.copies.backups is None:
-            full = FullBackup(run) if run.args.rollback == "full" else None
+            full = FullBackup(run) if run.args.rollback == "full" or self.is_whole else None
             run.copies.backups = AdaptiveBackup(run_modules(run), UserBackup(run), full)
         if run.current.window is None:
             # before the fetch, which may advance a generator of the data set
@@ -242,7 +245,6 @@ class Step:
         self.norm, self.loss = run.device.strategy.clip(run.params, run.args.max_grad_norm, self.loss)
         fire_event(self.learner, "on_pre_optimizer_step")
         run.copies.backups.user_state.before_update()
-        gather_logs(self.learner)
 
 # %% ../../nbs/06_engine/20_step.ipynb #165d6934
 def get_offered_batches(
@@ -306,7 +308,7 @@ def gather_logs(learner: TrainerBase) -> None:
     Those that are logged elsewhere, such as in the model, remain those of each process."""
     run = learner.run_state
     world = run.device.world
-    if world.is_single_process or not is_overridden(learner, "training_step", "compute_loss"): return
+    if world.is_single_process or not is_overridden(learner, "optimize", "training_step", "compute_loss"): return
     # most steps may log nothing, and only some processes may log
     own = torch.tensor(float(len(run.current.pending_logs)))
     if not world.all_reduce_sum(own, world.cpu_group).item(): return
@@ -332,8 +334,8 @@ def commit_step(step: Step) -> StepResult:
         rollback_step(step)
         raise
     try:
-        skipped = optimizer_step(run)
-        if not skipped: update_average(run)
+        skipped = not step.is_whole and optimizer_step(run)
+        if not skipped and not step.is_whole: update_average(run)
         if step.norm is None and run.device.engine is not None:
             step.norm = run.device.engine.grad_norm()
         rate = run.optimizer.param_groups[0]["lr"]
@@ -476,7 +478,7 @@ def handle_failed_update(
 ) -> None:
     "Roll back after a failed update or schedule step if a backup exists; otherwise mark the run as corrupted."
     run = step.run
-    if run.args.rollback == "full": return rollback_step(step)
+    if run.copies.backups.full is not None: return rollback_step(step)
     if backup is not None:
         were_first = run.first.weight_versions == step.weight_versions
         # no warning: the weights are restored
