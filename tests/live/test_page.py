@@ -330,10 +330,13 @@ def test_everything_that_comes_unasked_is_an_answer(timed):
     assert page.js("view.zoom") == [10, 20] and page.field("number of steps").input_value() == "123"
 
 
-def test_a_kernel_that_is_gone(live):
-    "It says so, keeps the picture, sends nothing; and is there again when the kernel speaks."
-    live.js("fire('comm:close')")
-    assert live.text(".tnb-link") == "not connected" and live.tab.locator(".tnb-link").is_visible() and live.tab.locator(".tnb-grid").is_visible()
+@pytest.mark.parametrize("event, words", [("fire('comm:close')", "not connected"), ("kernel_is('starting')", "the kernel was restarted")])
+def test_a_kernel_that_is_gone(live, event, words):
+    "It says so, keeps the picture, sends nothing; and is there again when the kernel speaks. A kernel that another page has restarted is gone, too."
+    for status_of_kernel in ("busy", "idle"): live.js("o => kernel_is(o)", status_of_kernel)
+    assert live.tab.locator(".tnb-link").is_hidden()
+    live.js(event)
+    assert live.text(".tnb-link") == words and live.tab.locator(".tnb-link").is_visible() and live.tab.locator(".tnb-grid").is_visible()
     live.button("Step").click()
     assert live.orders() == [] and "not connected" in live.text(".tnb-notice") and live.button("Step").get_attribute("data-phase") == "rejected"
     live.feed({"kind": "news", "status": status(step=51)})

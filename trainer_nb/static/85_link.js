@@ -17,6 +17,10 @@ class Link {
     model.on("msg:custom", this.onMessage);
     model.on("comm:close", this.gone);
     model.on("comm_live_update", this.moved);
+    // Another page may restart the kernel: this one's connection to it stays, but the new kernel does not know the run.
+    this.kernel = model.widget_manager?.kernel?.statusChanged;
+    this.restarted = (_, status) => { if (/starting$|^dead$/.test(status)) this.close("restarted"); };
+    this.kernel?.connect?.(this.restarted);
   }
 
   // The widget manager marks a view whose kernel is gone; anywidget's model does not.
@@ -100,11 +104,11 @@ class Link {
     else if (["received", "done", "rejected"].includes(content.kind)) this.view.commands.answer(content);
   }
 
-  close() {
+  close(why = "closed") {
     this.closed = true;
     clearInterval(this.timer);
     clearTimeout(this.patience);
-    this.view.connection("closed");
+    this.view.connection(why);
   }
 
   stop() {
@@ -114,5 +118,6 @@ class Link {
     this.model.off("msg:custom", this.onMessage);
     this.model.off("comm:close", this.gone);
     this.model.off("comm_live_update", this.moved);
+    this.kernel?.disconnect?.(this.restarted);
   }
 }

@@ -345,15 +345,15 @@ class View {
   say(text, tone, phase) { this.notices.say(text, tone, phase); }
   post(content) { return this.link.post(content); }
 
-  // state: "" well, "waiting", "closed"
+  // state: "" well, "waiting", "closed", "restarted"
   connection(state) {
-    const words = { waiting: "Waiting for the kernel (a cell is running, or the kernel is gone)", closed: "Not connected to a kernel" }[state] || "";
-    if (words) setText(this.waitingText, words + (state === "closed" ? ": run the cell again to see this dashboard live." : ""));
-    this.closed = state === "closed";
+    const words = { waiting: "Waiting for the kernel (a cell is running, or the kernel is gone)", closed: "Not connected to a kernel", restarted: "The kernel was restarted" }[state] || "";
+    this.closed = ["closed", "restarted"].includes(state);
+    if (words) setText(this.waitingText, words + (this.closed ? ": run the cell again to see this dashboard live." : ""));
     if (state) this.say("", "plain");   // what was answered before is no longer known to hold
-    this.header.connection({ waiting: "waiting for the kernel", closed: "not connected" }[state] || "", this.closed && this.heardAt ? clockOf(this.heardAt) : "");
+    this.header.connection({ waiting: "waiting for the kernel", closed: "not connected", restarted: "the kernel was restarted" }[state] || "", this.closed && this.heardAt ? clockOf(this.heardAt) : "");
     setAttribute(this.control, "data-gone", this.closed ? "" : null);
-    this.root.classList.toggle("tnb-closed", state === "closed");
+    this.root.classList.toggle("tnb-closed", this.closed);
   }
 
   stop() {
