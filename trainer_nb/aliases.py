@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 from types import ModuleType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from accelerate import DeepSpeedPlugin, PartialState
 
@@ -81,11 +81,18 @@ def derived_packages(cls: type) -> set[str]:
     return found - {"transformers", "trainer_nb", "__main__"}
 
 # %% ../nbs/aliases.ipynb #7ce0faef
+def early_attribute(arguments: object, name: str) -> NoReturn:
+    "Raise AttributeError for what transformers' own arguments lack, in place of their `__getattr__`."
+    raise AttributeError(
+        f"{type(arguments).__name__} of transformers has no attribute {name!r}; it was imported before"
+        " patch_transformers(), so import it again, or give a trainer its own arguments, such as SFTConfig."
+    )
+
 # modules `transformers`, by id: the import of the Trainer replaces the first one, to which a notebook may still refer
 _PACKAGES: dict[int, ModuleType] = {}
 
-# what was replaced: the module, the name, and the class of transformers
-_ORIGINALS: list[tuple[ModuleType, str, type]] = []
+# what was replaced: the module or class, the name, and what it was; None: nothing
+_ORIGINALS: list[tuple[ModuleType | type, str, type | None]] = []
 
 class TransformersPatch:
     "Undo `patch_transformers()`: by `undo()`, or at the end of a `with` block."
@@ -117,13 +124,18 @@ class TransformersPatch:
                     _ORIGINALS.append((owner, attribute, present))
                     setattr(owner, attribute, replacement)
                     self.is_first = True
+        if self.is_first:
+            _ORIGINALS.append((bases[1], "__getattr__", None))
+            bases[1].__getattr__ = early_attribute
         if patch_transformers not in FIRST_CALLS:
             FIRST_CALLS.append(patch_transformers)
 
     def undo(self) -> None:
         "Put the classes of transformers back; a package that was imported in between keeps those of trainer_nb."
         while _ORIGINALS:
-            setattr(*_ORIGINALS.pop())
+            owner, name, present = _ORIGINALS.pop()
+            if present is None: delattr(owner, name)
+            else: setattr(owner, name, present)
 
     def __repr__(self) -> str:
         return "<Trainers that are imported from now on derive from Learner; undo() ends this>"

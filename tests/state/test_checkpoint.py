@@ -332,7 +332,7 @@ def test_newer_and_other_folders(tmp_path, written, monkeypatch):
         with pytest.raises(ValueError, match=f"{version} version"): learn.load_checkpoint(folder)
     (tmp_path / "pictures").mkdir()
     with pytest.raises(ValueError, match="no manifest.json"): learn.load_checkpoint(tmp_path / "pictures")
-    with pytest.raises(ValueError, match="There is no folder"): learn.load_checkpoint(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="no such folder"): learn.load_checkpoint(tmp_path / "nowhere")
     # not the trainer_output of another test
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="output_dir"): hard_learner().load_checkpoint()

@@ -49,7 +49,8 @@ def load_generation_config(
     try:
         config.validate(strict=True)
     except ValueError as error:
-        raise ValueError(f"generation_config contradicts itself: {' '.join(str(error).split())}") from None
+        problem = " ".join(str(error).split())
+        raise ValueError(f"generation_config contradicts itself: {problem} Fix these issues to train your model.") from None
     return config
 
 # %% ../../nbs/06_engine/06_generate.ipynb #2a52187b

@@ -102,10 +102,10 @@ def no_checkpoint_message(
 ) -> str:
     "Return an error message about a missing checkpoint that names the existing ones."
     if where in ("True", "true"):
-        return (f"There is no folder {folder} to resume from; if the newest checkpoint is meant, give True without the "
+        return (f"Can't find a valid checkpoint at {folder}: there is no such folder; if the newest checkpoint is meant, give True without the "
                 "quotes.")
     if not folder.exists():
-        problem = f"There is no folder {folder} to resume from"
+        problem = f"Can't find a valid checkpoint at {folder}: there is no such folder"
     elif folder.is_file():
         problem = f"{folder} is a file; a run is resumed from the folder of a checkpoint"
     else:
