@@ -2,6 +2,8 @@
 
 The kinds of faults are those that users of training libraries report most: in forums of PyTorch and Hugging Face, in the list of
 TrainCheck (OSDI 2025), and in Karpathy's "A Recipe for Training Neural Networks"."""
+import time
+
 import numpy as np, pytest, torch
 from torch import nn
 from torch.nn import functional as F
@@ -40,6 +42,9 @@ class Net(nn.Module):
 
 def net(forward, more=lambda net: None): return lambda: Net(forward, more)
 def whole(n, x): return n.last(n.norm(n.middle(n.first(x).relu())).relu())
+def writes(n, x):
+    if n.training: n.middle.weight.data.mul_(0.99)
+    return whole(n, x)
 def without_middle(n, x): return n.last(n.norm(n.first(x).relu() + 0 * n.norm.weight.sum()))
 def across(n, x): return n.last(n.norm(n.middle(torch.softmax(n.first(x), 0))))
 def along(n, x): return n.last(n.norm(n.middle(torch.softmax(n.first(x), 1))))
@@ -99,6 +104,20 @@ def known_targets(predicted, targets): return F.mse_loss(predicted[~targets.isna
 def columns(rows): return [{"idx": i, "x": X[row], "labels": Y[row]} for i, row in enumerate(rows)]
 
 
+class Order(torch.utils.data.Sampler):
+    def __init__(self, get): self.get = get
+    def __iter__(self): return iter(self.get())
+    def __len__(self): return 300
+
+
+def scheduled(kind, **given):
+    def make(model):
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        return optimizer, getattr(torch.optim.lr_scheduler, kind)(optimizer, **given)
+    return make
+
+
+def squares(predicted, targets): return (predicted - targets).square().mean()
 def part_of(model): return torch.optim.Adam(model[0].parameters())
 def last_twice(model): return torch.optim.Adam([*model.parameters(), *model[2].parameters()])
 def decayed(decay, kind=torch.optim.Adam): return lambda model: kind([{"params": [model[0].weight, model[2].weight]}, {"params": [model[0].bias, model[2].bias], "weight_decay": decay}])
@@ -193,7 +212,28 @@ FAULTS = {
         ({"data": [{"x": row, "labels": int(y)} for row, y in zip(GAPS.tolist(), Y)], "data_collator": dense, "model": net(whole)}, {}),
         ({"eval_dataset": pairs(GAPS[:100] + 1, Y[:100])}, {**REGRESSION, "data": pairs(X[:300], SUMS[:300].where(X[:300, :1] < 1, torch.nan)), "loss_func": known_targets}),
     ],
-    "normalized inputs": [({"data": pairs(X[:300] * 64 + 128, Y[:300])}, {"data": pairs(X[:300] * 64 + 128, Y[:300]), "model": net(by_itself)})],
+    "normalized inputs": [({"data": pairs(X[:300] * 64 + 128, Y[:300])}, {"data": pairs(X[:300] * 64 + 128, Y[:300]), "eval_dataset": pairs(X[300:] * 64 + 128, Y[300:]), "model": net(by_itself)})],
+    "evaluation inputs like those of training": [({"eval_dataset": pairs(X[300:] * 64 + 128, Y[300:])}, {}), ({"eval_dataset": {"a": TEST, "b": pairs(X[300:] + 9, Y[300:])}}, {"eval_dataset": {"a": TEST}})],
+    "evaluation labels like those of training": [({"data": pairs(X[SORTED][:150], Y[SORTED][:150]), "eval_dataset": pairs(X[SORTED][150:], Y[SORTED][150:])}, {})],
+    "targets of the shape of the outputs": [({**REGRESSION, "data": pairs(X[:300], SUMS[:300, 0]), "loss_func": squares}, {**REGRESSION, "data": pairs(X[:300], SUMS[:300]), "loss_func": squares})],
+    "columns that vary": [({"data": pairs(X[:300] * torch.eye(8)[2:].sum(0), Y[:300])}, {"data": TRAIN})],
+    "columns other than the target": [({"data": pairs(X[:300] + torch.eye(8)[3] * (3.0 * Y[:300, None] - X[:300]), Y[:300])}, {"data": TRAIN})],
+    "layers that the model has": [({"model": net(lambda n, x: whole(n, n.kept[0](x)), lambda n: setattr(n, "kept", [nn.Linear(8, 8)]))}, {"model": net(lambda n, x: whole(n, n.kept[0](x)), lambda n: setattr(n, "kept", nn.ModuleList([nn.Linear(8, 8)])))})],
+    "units that differ": [({"model": lambda: mlp().apply(lambda m: isinstance(m, nn.Linear) and nn.init.constant_(m.weight, 0.1))}, {})],
+    "a schedule as long as the run": [
+        ({"optimizers": scheduled("StepLR", step_size=1), "max_steps": 100}, {"optimizers": scheduled("StepLR", step_size=30), "max_steps": 100}),
+        ({"optimizers": scheduled("CosineAnnealingLR", T_max=10), "max_steps": 100}, {"optimizers": scheduled("CosineAnnealingLR", T_max=100), "max_steps": 100}),
+        ({"optimizers": scheduled("OneCycleLR", total_steps=10, max_lr=0.01), "max_steps": 100}, {"optimizers": scheduled("OneCycleLR", total_steps=100, max_lr=0.01), "max_steps": 100}),
+    ],
+    "samples that are drawn once": [
+        ({"data": DataLoader(TRAIN, 16, sampler=Order(lambda: [*range(300)][::-1]))}, {"data": DataLoader(TRAIN, 16, sampler=Order(lambda: torch.randperm(300).tolist()))}),
+        ({"data": DataLoader(TRAIN, 16, sampler=Order(lambda: [i // 2 for i in range(300)]))}, {"data": DataLoader(TRAIN, 16, sampler=Order(lambda: torch.randperm(300).tolist()))}),
+    ],
+    "a step that changes what is trained": [
+        ({"model": net(writes, lambda n: n.middle.requires_grad_(False))}, {"model": net(whole, lambda n: n.middle.requires_grad_(False))}),
+        ({"optimizers": lambda model: torch.optim.Adam([{"params": model[0].parameters(), "lr": 0.0}, {"params": model[2].parameters()}])}, {}),
+    ],
+    "data that are loaded in time": [({"data": Items(lambda i: (time.sleep(0.02), (X[i], Y[i]))[1]), "max_steps": 1000}, {"data": Items(lambda i: (X[i], Y[i])), "max_steps": 1000})],
     "inputs that differ": [({"data": Items(lambda i: (X[0], Y[i]))}, {"data": Items(lambda i: (X[i], Y[i]))})],
     "evaluation samples that are not trained": [
         ({"eval_dataset": pairs(X[250:350], Y[250:350])}, {}),
@@ -257,7 +297,7 @@ def findings(given):
     if "optimizers" in given:
         torch.manual_seed(0)
         model = mlp()
-        given |= {"model": lambda: model, "optimizers": (given["optimizers"](model), None)}
+        given |= {"model": lambda: model, "optimizers": pair if isinstance(pair := given["optimizers"](model), tuple) else (pair, None)}
     return learner(**given).check()
 
 
@@ -346,9 +386,10 @@ def strange(text): return text.replace("w1", "x1").replace("w2", "x2")
 def long(tokens): return [{"input_ids": row["input_ids"] * (14 if i % 16 == 0 else 1)} for i, row in enumerate(texts(tokens))]
 
 
-def language(pad="<pad>", change=lambda labels: labels, model=gpt, data=texts, **given):
+def language(pad="<pad>", change=lambda labels: labels, model=gpt, data=texts, begin=None, **given):
     torch.manual_seed(0)
     tokens = tokenizer(pad)
+    if begin is not None: tokens.bos_token = WORDS[begin]
     rows = data(tokens)
     settings = {"use_cpu": True, "per_device_train_batch_size": 8, "processing_class": tokens, "data_collator": collator(tokens, change)}
     return Learner(model(), train_dataset=rows[:150], eval_dataset=rows[150:], **settings | given)
@@ -362,6 +403,9 @@ LANGUAGE = {
     "tied weights": {"model": untied},
     "labels that are trained": {"change": unanswered},
     "tokens other than padding": {"data": lambda tokens: long(tokens), "per_device_train_batch_size": 64},
+    "padding that is not trained": {"change": lambda labels: labels.where(labels != -100, 0)},
+    "one token at the beginning": {"data": lambda tokens: [{"input_ids": [2, 2] + row["input_ids"]} for row in texts(tokens)], "begin": 2},
+    "texts that are not cut off": {"data": lambda tokens: [{"input_ids": row["input_ids"][:8]} for row in texts(tokens)], "per_device_train_batch_size": 64},
     "outputs that do not see their target": {"model": lambda: Own(False)},
 }
 
@@ -404,7 +448,7 @@ def drawn(i, g=torch.Generator().manual_seed(3)): return torch.randn(8, generato
     {"optim": "adafactor"},
     {"bf16": True},
     {"model": net(noise)},
-    {"data": pairs(X[:300] * 64 + 128, Y[:300]), "model": lambda: nn.Sequential(nn.BatchNorm1d(8), mlp())},
+    {"data": pairs(X[:300] * 64 + 128, Y[:300]), "eval_dataset": pairs(X[300:] * 64 + 128, Y[300:]), "model": lambda: nn.Sequential(nn.BatchNorm1d(8), mlp())},
     {"data": pairs(torch.randint(2, (300, 8)).float(), Y[:300]), "eval_dataset": pairs(torch.randint(2, (100, 8)).float(), Y[:100])},
 ], ids=["stream", "DataLoader", "accumulation", "sgd", "adafactor", "bf16", "random outputs", "norm first", "few different inputs"])
 def test_a_healthy_run(given):

@@ -5,26 +5,31 @@
 # %% ../../nbs/08_diagnostics/10_check.ipynb #fdd6436f
 from __future__ import annotations
 
+import copy
 import math
 import time
+import warnings
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader, WeightedRandomSampler
 
 from ..core.errors import InvalidOperation, free_after_failure
 from ..core.seeding import seed_all
 from ..data.collate import infer_batch_size, shallow_copy_batch
-from .evidence import CHECKS, Check, Evidence, Finding, Unavailable, check
+from ..data.sources import MapSource
+from ..device.weight_storage import is_read_only
+from .evidence import CHECKS, Check, Evidence, Finding, Unavailable, check, names_in_short
 from .interpret import collect_tensors
 from .isolated import begin_step, isolated_training
 from .layers import update_norms
-from .model_checks import batch_norms, names_in_short
-from ..display.tables import TitledTable, format_value
+from .model_checks import batch_norms
+from ..display.tables import TitledTable, format_duration, format_value
 from ..engine.dataloaders import is_overridden
 from ..engine.evaluate import evaluation_mode
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
-from ..engine.step import Step
+from ..engine.step import Step, commit_step
 
 # %% ../../nbs/08_diagnostics/10_check.ipynb #e5a00bdf
 def peak_rates(optimizer: torch.optim.Optimizer) -> list[float]:
@@ -90,6 +95,60 @@ def checkpoint_is_used(seen: Evidence) -> Finding | None:
         "learn.train(resume_from_checkpoint=learn.args.resume_from_checkpoint)",
     )
 
+@check("a schedule as long as the run")
+def schedule_as_long_as_run(seen: Evidence) -> Finding | None:
+    run, given = seen.learner.run_state, seen.learner.run_state.lr_scheduler
+    left = seen.learner.state.max_steps - seen.learner.state.global_step
+    if seen.learner.optimizers[1] is None: raise Unavailable("the schedule is made for the run")
+    if isinstance(given, torch.optim.lr_scheduler.ReduceLROnPlateau) or not 20 <= left <= 100_000:
+        raise Unavailable("the schedule depends on metrics, or the run is too short or too long to look ahead")
+    present, state = [g["lr"] for g in run.optimizer.param_groups], copy.deepcopy(given.state_dict())
+    rates, why = [], ""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for _ in range(left):
+                rates.append(max(g["lr"] for g in run.optimizer.param_groups))
+                given.step()
+    except Exception as error:
+        why = f" and then raises {type(error).__name__}: {error}"
+    finally:
+        given.load_state_dict(state)
+        for group, rate in zip(run.optimizer.param_groups, present): group["lr"] = rate
+    peak, name = max(rates), type(given).__name__
+    gone = sum(rate < 1e-3 * peak for rate in rates[rates.index(peak):])
+    rises = name == "CosineAnnealingLR" and rates[-1] > min(rates) + 0.1 * peak
+    is_still = name in ("StepLR", "MultiStepLR", "ExponentialLR", "CosineAnnealingLR", "OneCycleLR") and min(rates) > 0.9 * peak
+    if not (why or gone > 0.5 * left or rises or is_still): return None
+    what = f"is below a thousandth of its highest value for {gone} of {left} steps" if gone > 0.5 * left else "hardly changes"
+    if rises: what = f"is lowest at step {rates.index(min(rates)) + 1} of {left}, and rises again"
+    return Finding(
+        "error" if why else "warning", f"{name} ends at step {len(rates)} of {left}{why}" if why else f"the rate of {name} {what}",
+        "schedules take a step at each step of the optimizer, not at each epoch, so their length is a number of steps",
+        f"give the schedule {left} steps, or lr_scheduler_type=... in place of it",
+    )
+
+@check("samples that are drawn once")
+def samples_are_drawn_once(seen: Evidence) -> Finding | None:
+    source = seen.learner.run_state.loader.source
+    if not isinstance(source, MapSource): raise Unavailable("a stream has no samples by index")
+    sampler = getattr(source.loader, "sampler", None)
+    if isinstance(sampler, WeightedRandomSampler) or getattr(sampler, "replacement", False): raise Unavailable("samples are drawn with repetition")
+    if len(source.loader.dataset) > 1_000_000: raise Unavailable("there are too many samples")
+    first, second = ([i for part in source.plan(epoch).iterate_from(0) for i in part.mine] for epoch in (0, 1))
+    repeated = len(first) - len(set(first))
+    if repeated > 0.05 * len(first):
+        return Finding(
+            "warning", f"{repeated:,} of {len(first):,} samples of an epoch are drawn more than once in it",
+            "some samples count more than others, and others are left out", "look at the sampler, or leave it out",
+        )
+    if len(first) < 20 or first != second or first == sorted(first): return None
+    return Finding(
+        "warning", "the samples of the second epoch are shuffled into the same order as those of the first",
+        "the same samples are in a batch together each time, and errors of their gradients add up",
+        "let the sampler use a generator that goes on, or shuffle by the epoch in set_epoch(epoch)",
+    )
+
 @check("a warm-up within the run")
 def warmup_within_run(seen: Evidence) -> Finding | None:
     learner = seen.learner
@@ -123,6 +182,56 @@ def batches_for_batch_norms(seen: Evidence) -> Finding | None:
         "warning", f"micro-batches have {n} sample{'s' if n > 1 else ''}, and the model has {len(norms)} batch norms",
         "mean and variance of so few samples are noise, also with gradient accumulation",
         "use larger micro-batches, or GroupNorm",
+    )
+
+@check("a step that changes what is trained")
+def step_changes_what_is_trained(seen: Evidence) -> Finding | None:
+    run = seen.learner.run_state
+    if run.device.engine is not None or not run.device.has_whole_run: raise Unavailable("the weights are divided among processes")
+    seen.first_step
+    params = {name: p for name, p in run.model.named_parameters() if not is_read_only(p)}
+    before = {name: p.detach().clone() for name, p in params.items()}
+    step = seen.take_step()
+    step.complete_gradients()
+    with_gradient = {name for name, p in params.items() if p.grad is not None and p.requires_grad and not p.grad.is_sparse and bool(p.grad.any())}
+    commit_step(step)
+    changed = {name for name, p in params.items() if not torch.equal(p.detach(), before[name])}
+    frozen = [name for name, p in params.items() if name in changed and not p.requires_grad]
+    with torch.no_grad():
+        for name, p in params.items(): p.copy_(before[name])
+    if frozen:
+        return Finding(
+            "warning", f"a step changes {len(frozen)} frozen parameters: {names_in_short(frozen)}",
+            "forward or the optimizer writes to them, although they are frozen", "look for what writes to them, or unfreeze them",
+        )
+    still = [name for name in params if name in with_gradient and name not in changed]
+    # in a warm-up, nothing moves
+    if not still or not changed or params[still[0]].dtype in (torch.float16, torch.bfloat16): return None
+    return Finding(
+        "warning", f"a step does not change {len(still)} parameters that have a gradient: {names_in_short(still)}",
+        "the rate of their group is 0, or too small for the digits of these weights, or something puts them back",
+        "give their group a rate, or learn.freeze(name)",
+    )
+
+@check("data that are loaded in time")
+def data_are_loaded_in_time(seen: Evidence) -> Finding | None:
+    learner, samples = seen.learner, seen.training_samples
+    workers = learner.args.dataloader_num_workers
+    n = infer_batch_size(seen.batch)
+    if isinstance(learner.train_dataset, DataLoader) or not n: raise Unavailable("the DataLoader or the collator has samples of its own")
+    began = time.perf_counter()
+    seen.take_step()
+    computing = time.perf_counter() - began
+    loading = samples.seconds / len(samples.indexes) * n * learner.args.gradient_accumulation_steps / max(workers, 1)
+    left = learner.state.max_steps - learner.state.global_step
+    # what is short needs no worker
+    if loading < computing or loading * left < 60: return None
+    share, whole = loading / (computing + loading), (loading if workers else computing + loading) * left
+    needed = min(math.ceil(loading * max(workers, 1) / computing) + 1, 16)
+    return Finding(
+        "warning",
+        f"reading the samples of a step takes {format_duration(loading)}, and computing with them {format_duration(computing)}; the {left:,} steps"
+        f" take about {format_duration(whole)}", f"{share:.0%} of the time the run waits for data", f"dataloader_num_workers={needed}",
     )
 
 @check("one batch that can be learned")

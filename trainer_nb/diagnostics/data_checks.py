@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
-from .evidence import Evidence, Finding, Samples, Unavailable, check, digest, sample_parts, without_loader
+from .evidence import Evidence, Finding, Samples, Unavailable, check, digest, names_in_short, sample_parts, without_loader
 from .interpret import collect_tensors, unchanged_data
 from ..core.seeding import seed_all
 from ..display.tables import format_value
@@ -71,6 +72,46 @@ def labels_differ(seen: Evidence) -> Finding | None:
         "warning", f"{share:.1%} of {len(labels):,} labels are {value}",
         f"always predicting {value} is {share:.1%} accurate, so accuracy shows little",
         "balance the classes, weight the loss, or measure recall for each class",
+    )
+
+@check("evaluation labels like those of training")
+def evaluation_labels_like_training(seen: Evidence) -> Finding | None:
+    class_labels(seen)
+    known = seen.training_samples.targets()
+    for name, (_, samples) in seen.evaluation_sets.items():
+        others = samples.targets()
+        if known is None or others is None or min(len(known), len(others)) < 20: continue
+        shares = [{label: n / len(labels) for label, n in Counter(labels.tolist()).items()} for labels in (known, others)]
+        label = max(shares[0] | shares[1], key=lambda label: abs(shares[0].get(label, 0) - shares[1].get(label, 0)))
+        apart = sum(abs(shares[0].get(each, 0) - shares[1].get(each, 0)) for each in shares[0] | shares[1]) / 2
+        if apart < 0.5: continue
+        return Finding(
+            "warning",
+            f"label {label:g} is that of {shares[0].get(label, 0):.0%} of the training samples and of"
+            f" {shares[1].get(label, 0):.0%} of the evaluation set{' ' + name if name else ''}",
+            "the sets have other classes, or number them in another order: a split of sorted data, or a mapping that was made twice",
+            "shuffle before the split, and make the numbers of the classes once for both",
+        )
+    return None
+
+@check("targets of the shape of the outputs")
+def targets_of_the_outputs_shape(seen: Evidence) -> Finding | None:
+    predicted, labels = seen.outputs.predicted, seen.outputs.labels
+    if not all(isinstance(t, torch.Tensor) and t.is_floating_point() for t in (predicted, labels)):
+        raise Unavailable("outputs and targets are not both floating-point numbers")
+    compute = seen.learner.loss_func
+    if not callable(compute) or predicted.numel() != labels.numel(): raise Unavailable("they have no common shape")
+    if predicted.shape == labels.shape: return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        losses = [float(compute(predicted.float(), t.float().cpu())) for t in (labels, labels.reshape(predicted.shape))]
+    if math.isclose(*losses, rel_tol=1e-3): return None
+    return Finding(
+        "error",
+        f"the outputs have the shape {tuple(predicted.shape)} and the targets {tuple(labels.shape)}; the loss is"
+        f" {format_value(losses[0])}, and {format_value(losses[1])} where both have the first one",
+        "each output is compared with the targets of all samples, so the model learns their mean",
+        f"let the data set return targets of the shape {tuple(predicted.shape[1:])}, or squeeze the outputs",
     )
 
 @check("labels that are trained")
@@ -154,6 +195,53 @@ def normalized_inputs(seen: Evidence) -> Finding | None:
             "subtract the mean and divide by the standard deviation of the training data (pixels: divide by 255 first)",
         )
     return None
+
+@check("evaluation inputs like those of training")
+def evaluation_inputs_like_training(seen: Evidence) -> Finding | None:
+    known = seen.training_samples.numbers
+    for name, (_, samples) in seen.evaluation_sets.items():
+        for what in [what for what in samples.numbers if what in known and len(samples.indexes) >= 20]:
+            (mean, width), (other, other_width) = known[what].spread(), samples.numbers[what].spread()
+            if width and abs(other - mean) < 2 * width and width / 3 < other_width < 3 * width: continue
+            if not width and not other_width: continue
+            return Finding(
+                "warning",
+                f"{what} has a mean of {format_value(mean)} and a standard deviation of {format_value(width)} in training, and"
+                f" {format_value(other)} and {format_value(other_width)} in the evaluation set{' ' + name if name else ''}",
+                "the evaluation set is not normalized as the training data are, so the model sees numbers that it has never seen",
+                "use one transform, with the mean and the deviation of the training data, for both",
+            )
+    return None
+
+@check("columns that vary")
+def columns_vary(seen: Evidence) -> Finding | None:
+    columns = seen.training_samples.columns()
+    if len(columns) < 50: raise Unavailable("fewer than 50 samples")
+    constant = [str(k) for k in np.flatnonzero(columns.min(0) == columns.max(0))]
+    # some are, in images and in rare categories
+    if len(constant) <= 0.1 * columns.shape[1]: return None
+    return Finding(
+        "warning", f"{len(constant)} of {columns.shape[1]} columns of the inputs are the same number in all of"
+        f" {len(columns):,} samples: {names_in_short(constant)}",
+        "nothing can be learned from them: a column that was not filled, or divided by far too much",
+        f"look at column {constant[0]} of the data set",
+    )
+
+@check("columns other than the target")
+def columns_other_than_target(seen: Evidence) -> Finding | None:
+    columns, targets = seen.training_samples.columns(), seen.training_samples.targets()
+    if targets is None or len(columns) < 50: raise Unavailable("the targets are no numbers, or there are fewer than 50 samples")
+    targets = targets[:len(columns)].astype(float)
+    if not np.isfinite(columns).all() or not np.isfinite(targets).all() or not targets.std(): return None
+    away = columns - columns.mean(0)
+    size = np.sqrt((away**2).sum(0) * ((targets - targets.mean())**2).sum())
+    equal = np.flatnonzero(np.abs(away.T @ (targets - targets.mean())) > 0.9999 * size.clip(1e-12))
+    if not len(equal): return None
+    return Finding(
+        "warning", f"column {equal[0]} of the inputs is the target, times a constant",
+        "the model learns to copy it, and fails where the target is not known",
+        f"leave column {equal[0]} out of the inputs",
+    )
 
 @check("inputs that differ")
 def inputs_differ(seen: Evidence) -> Finding | None:
@@ -339,6 +427,42 @@ def labels_in_place(seen: Evidence) -> Finding | None:
     return Finding(
         "error", "label i is token i + 1, and the model shifts labels itself",
         "it learns to predict the token after the next one", "let the labels be the tokens: labels = input_ids",
+    )
+
+@check("padding that is not trained")
+def padding_is_not_trained(seen: Evidence) -> Finding | None:
+    ids, mask = token_batch(seen)
+    trained = (token_labels(seen) != -100) & ~mask
+    share = float(trained.sum() / mask.sum())
+    if share < 0.05: return None
+    return Finding(
+        "warning", f"{int(trained.sum())} tokens of padding in the first batch have labels, beside {int(mask.sum())} tokens of text",
+        "the model learns to predict padding, which makes the loss look low", "labels = input_ids.masked_fill(attention_mask == 0, -100)",
+    )
+
+@check("one token at the beginning")
+def one_token_at_the_beginning(seen: Evidence) -> Finding | None:
+    ids, mask = token_batch(seen)
+    begin = getattr(seen.learner.processing_class, "bos_token_id", None)
+    if begin is None: raise Unavailable("the Learner has no tokenizer with a token for the beginning")
+    twice = [row[kept][:2].tolist() == [begin, begin] for row, kept in zip(ids, mask)]
+    if not all(twice): return None
+    return Finding(
+        "warning", "each text of the first batch begins with two tokens for the beginning",
+        "a chat template and the tokenizer each add one, and the model is not used to two", "tokenizer(text, add_special_tokens=False)",
+    )
+
+@check("texts that are not cut off")
+def texts_are_not_cut_off(seen: Evidence) -> Finding | None:
+    _, mask = token_batch(seen)
+    lengths = Counter(mask.sum(1).tolist())
+    longest = max(lengths)
+    others = max((n for length, n in lengths.items() if length < longest), default=0)
+    # by chance several have one length; blocks of texts have all
+    if lengths[longest] < 4 or lengths[longest] < 0.3 * len(mask) or not others or lengths[longest] < 4 * others: return None
+    return Finding(
+        "warning", f"{lengths[longest]} of {len(mask)} texts of the first batch have exactly {longest} tokens, and the others fewer",
+        "longer texts are cut off, and what decides may be in the rest", "use a larger max_length in the tokenizer",
     )
 
 @check("tokens other than padding")

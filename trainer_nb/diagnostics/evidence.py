@@ -56,6 +56,10 @@ def check(name: str, table: list[Check] = CHECKS) -> Callable:
 class Unavailable(Exception):
     "Signal that a check does not apply, or that what it needs could not be made; the message is the reason."
 
+def names_in_short(names: list[str]) -> str:
+    "Return the first names and the number of the others."
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
 # %% ../../nbs/08_diagnostics/07_evidence.ipynb #8cbde470
 PLAIN = (str, bytes, int, float, bool, type(None), np.generic)
 
@@ -110,6 +114,11 @@ class Numbers:
         self.squares += float(values.square().sum())
         self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
 
+    def spread(self) -> tuple[float, float]:
+        "Return mean and standard deviation."
+        mean = self.total / max(self.count, 1)
+        return mean, math.sqrt(max(self.squares / max(self.count, 1) - mean**2, 0.0))
+
 class Samples:
     "Hold what is compared of the samples of a data set, in the order in which they were read."
     def __init__(self):
@@ -117,6 +126,8 @@ class Samples:
         self.inputs: list[bytes] = []                   # digests; empty where inputs cannot be compared
         self.labels: list[int | float | bytes] = []     # numbers, or digests
         self.numbers: dict[str, Numbers] = {}           # of inputs and labels, by name
+        self.rows: list[torch.Tensor] = []              # inputs that are a row of numbers
+        self.seconds = 0.0                              # that reading them took
         self.failed: dict[int, str] = {}                # errors by the indexes of samples that cannot be read
         # whether each input consists of few whole numbers, so that inputs are equal by chance
         self.is_small = True
@@ -136,7 +147,15 @@ class Samples:
         for name, t in [*((f"input {name}", t) for name, t in tensors.items()), *(("target", t) for t in targets)]:
             if t.is_floating_point() and t.layout is torch.strided:
                 self.numbers.setdefault(name, Numbers()).add(index, t)
+        rows = [t.detach().cpu().double() for t in tensors.values() if t.ndim == 1 and t.is_floating_point() and t.numel() <= 512]
+        if len(tensors) == len(rows) == 1 and len(self.rows) < 5000: self.rows += rows
         self.is_small &= sum(t.numel() for t in tensors.values()) < 32 and all(map(is_whole, tensors.values()))
+
+    def columns(self) -> np.ndarray:
+        "Return the numbers of the first samples, shape (samples, columns). Raise Unavailable where the inputs are none."
+        if len(self.rows) < min(len(self.indexes), 5000) or len({len(row) for row in self.rows}) != 1 or len(self.rows[0]) < 2:
+            raise Unavailable("the inputs are no rows of numbers")
+        return torch.stack(self.rows).numpy()
 
     def targets(self) -> np.ndarray | None:
         "Return the labels if each is a number; otherwise None."
@@ -184,11 +203,13 @@ def read_samples(
     until = time.monotonic() + seconds
     with unchanged_data(learner):
         for i in order.tolist():
+            began = time.perf_counter()
             try:
                 sample = data[i]
             except Exception as error:
                 samples.failed[i] = f"{type(error).__name__}: {error}"
             else:
+                samples.seconds += time.perf_counter() - began
                 samples.add(i, *sample_parts(learner, sample))
             if time.monotonic() > until or len(samples.failed) > 9: break
     if not samples.indexes: raise Unavailable("no sample can be read")

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..data.collate import infer_batch_size
-from .check import names_in_short
+from .evidence import names_in_short
 from .evidence import Check, Evidence, Finding, Unavailable, check
 from .guard import BACK, EVERY, LEAST, WINDOW, median, spike_limit
 from .isolated import begin_step

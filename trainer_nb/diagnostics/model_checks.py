@@ -16,7 +16,7 @@ from torch import nn
 from ..data.collate import infer_batch_size, map_tensors
 from ..device.weight_storage import has_adapters, is_read_only
 from .data_checks import share_equal, shifts_labels, token_batch, token_labels
-from .evidence import Evidence, Finding, Unavailable, check
+from .evidence import Evidence, Finding, Unavailable, check, names_in_short
 from .interpret import collect_tensors, first_part
 from ..display.tables import format_value
 from ..state.model_files import adapter_names, adapter_state_keys
@@ -160,10 +160,6 @@ def batch_norms(model: nn.Module) -> dict[str, nn.modules.batchnorm._BatchNorm]:
     "Return the batch norms of a model by name."
     return {name: m for name, m in model.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
 
-def names_in_short(names: list[str]) -> str:
-    "Return the first names and the number of the others."
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
 @check("a step that can be taken")
 def step_can_be_taken(seen: Evidence) -> Finding | None:
     try:
@@ -176,6 +172,41 @@ def step_can_be_taken(seen: Evidence) -> Finding | None:
         f"the loss of the first step is {loss}",
         "all weights become NaN with the update",
         "learn.inspect() shows the first layer that is not finite",
+    )
+
+@check("layers that the model has")
+def layers_that_the_model_has(seen: Evidence) -> Finding | None:
+    learner = seen.learner
+    own = [o for o in (*vars(learner).values(), learner.run_state.optimizer) if isinstance(o, torch.optim.Optimizer)]
+    known = {id(p) for p in learner.model.parameters()} | {id(p) for o in own for g in o.param_groups for p in g["params"]}
+    waiting: list[Any] = []
+    seen.predict(seen.outputs.batch, keep=lambda t: waiting.append(t.grad_fn), grad=True)
+    visited, lost = set(), {}
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in visited: continue
+        visited.add(node)
+        if hasattr(node, "variable") and id(node.variable) not in known: lost[id(node.variable)] = node.variable
+        waiting += [other for other, _ in node.next_functions]
+    if not lost: return None
+    shapes = names_in_short([str(tuple(t.shape)) for t in lost.values()])
+    return Finding(
+        "error", f"forward computes with {len(lost)} trainable tensors that are no parameters of the model, of shape {shapes}",
+        "they are neither trained nor saved nor moved to a GPU: layers in a list or a dict, a tensor that is no nn.Parameter",
+        "use nn.ModuleList, nn.ModuleDict or nn.Parameter",
+    )
+
+@check("units that differ")
+def units_differ(seen: Evidence) -> Finding | None:
+    equal = [
+        name for name, p in seen.learner.model.named_parameters()
+        if p.requires_grad and p.ndim > 1 and min(p.shape[:2]) > 1 and not is_read_only(p) and bool(p.detach().any())
+        and p.detach().flatten(1).eq(p.detach().flatten(1)[:1]).all()
+    ]
+    if not equal: return None
+    return Finding(
+        "error", f"all rows of {names_in_short(equal)} are equal", "its units compute the same, get the same gradient and stay the same",
+        "begin with random weights, such as nn.init.xavier_uniform_",
     )
 
 @check("gradients for all parameters")
@@ -234,7 +265,14 @@ def layers_in_training_mode(seen: Evidence) -> Finding | None:
     seen.first_step
     norms = batch_norms(seen.learner.model).items()
     still = [name for name, m in norms if not m.training and any(p.requires_grad for p in m.parameters())]
-    if not still: return None
+    if not still:
+        names = [name for name, m in seen.learner.model.named_modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p]
+        off = [name for name in names if name in seen.first_step.called and not seen.learner.model.get_submodule(name).training]
+        if not off or len(off) < len(names): return None
+        return Finding(
+            "warning", f"no dropout of the model is in training mode in training: {names_in_short(off)}",
+            "they do nothing, as in an evaluation", "take model.eval() out of forward, and p=0 if none is meant",
+        )
     return Finding(
         "warning", f"{len(still)} batch norms are in evaluation mode in training: {names_in_short(still)}",
         "their statistics stay what they are, although their weights are trained",

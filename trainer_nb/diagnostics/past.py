@@ -15,7 +15,7 @@ import numpy as np
 from ..data.collate import map_tensors
 from ..data.loader import MicroBatch
 from ..data.sources import MapSource
-from .check import names_in_short
+from .evidence import names_in_short
 from .evidence import Unavailable
 from .isolated import SHARED_FIELDS, begin_next_epoch, begin_step
 from .trace import is_finite, reach
