@@ -217,9 +217,7 @@ FAULTS = {
     "evaluation labels like those of training": [({"data": pairs(X[SORTED][:150], Y[SORTED][:150]), "eval_dataset": pairs(X[SORTED][150:], Y[SORTED][150:])}, {})],
     "targets of the shape of the outputs": [({**REGRESSION, "data": pairs(X[:300], SUMS[:300, 0]), "loss_func": squares}, {**REGRESSION, "data": pairs(X[:300], SUMS[:300]), "loss_func": squares})],
     "columns that vary": [({"data": pairs(X[:300] * torch.eye(8)[2:].sum(0), Y[:300])}, {"data": TRAIN})],
-    "columns other than the target": [({"data": pairs(X[:300] + torch.eye(8)[3] * (3.0 * Y[:300, None] - X[:300]), Y[:300])}, {"data": TRAIN})],
     "layers that the model has": [({"model": net(lambda n, x: whole(n, n.kept[0](x)), lambda n: setattr(n, "kept", [nn.Linear(8, 8)]))}, {"model": net(lambda n, x: whole(n, n.kept[0](x)), lambda n: setattr(n, "kept", nn.ModuleList([nn.Linear(8, 8)])))})],
-    "units that differ": [({"model": lambda: mlp().apply(lambda m: isinstance(m, nn.Linear) and nn.init.constant_(m.weight, 0.1))}, {})],
     "a schedule as long as the run": [
         ({"optimizers": scheduled("StepLR", step_size=1), "max_steps": 100}, {"optimizers": scheduled("StepLR", step_size=30), "max_steps": 100}),
         ({"optimizers": scheduled("CosineAnnealingLR", T_max=10), "max_steps": 100}, {"optimizers": scheduled("CosineAnnealingLR", T_max=100), "max_steps": 100}),
@@ -386,10 +384,9 @@ def strange(text): return text.replace("w1", "x1").replace("w2", "x2")
 def long(tokens): return [{"input_ids": row["input_ids"] * (14 if i % 16 == 0 else 1)} for i, row in enumerate(texts(tokens))]
 
 
-def language(pad="<pad>", change=lambda labels: labels, model=gpt, data=texts, begin=None, **given):
+def language(pad="<pad>", change=lambda labels: labels, model=gpt, data=texts, **given):
     torch.manual_seed(0)
     tokens = tokenizer(pad)
-    if begin is not None: tokens.bos_token = WORDS[begin]
     rows = data(tokens)
     settings = {"use_cpu": True, "per_device_train_batch_size": 8, "processing_class": tokens, "data_collator": collator(tokens, change)}
     return Learner(model(), train_dataset=rows[:150], eval_dataset=rows[150:], **settings | given)
@@ -404,7 +401,6 @@ LANGUAGE = {
     "labels that are trained": {"change": unanswered},
     "tokens other than padding": {"data": lambda tokens: long(tokens), "per_device_train_batch_size": 64},
     "padding that is not trained": {"change": lambda labels: labels.where(labels != -100, 0)},
-    "one token at the beginning": {"data": lambda tokens: [{"input_ids": [2, 2] + row["input_ids"]} for row in texts(tokens)], "begin": 2},
     "texts that are not cut off": {"data": lambda tokens: [{"input_ids": row["input_ids"][:8]} for row in texts(tokens)], "per_device_train_batch_size": 64},
     "outputs that do not see their target": {"model": lambda: Own(False)},
 }

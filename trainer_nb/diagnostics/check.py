@@ -80,7 +80,8 @@ def norms_not_drawn_to_0(seen: Evidence) -> Finding | None:
         is_part = isinstance(optimizer, (torch.optim.SGD, torch.optim.Adam)) and not group.get("decoupled_weight_decay")
         if not held or decay < (0.05 if is_part and not isinstance(optimizer, torch.optim.AdamW) else 0.5): continue
         return Finding(
-            "warning", f"{len(held)} norms and biases have a weight decay of {format_value(decay)}: {names_in_short(held)}",
+            "warning",
+            f"{len(held)} norms and biases have a weight decay of {format_value(decay)}: {names_in_short(held)}",
             "it draws the scales of norms, which begin at 1, to 0", "give them a group with weight_decay=0",
         )
     return None
@@ -118,12 +119,15 @@ def schedule_as_long_as_run(seen: Evidence) -> Finding | None:
     peak, name = max(rates), type(given).__name__
     gone = sum(rate < 1e-3 * peak for rate in rates[rates.index(peak):])
     rises = name == "CosineAnnealingLR" and rates[-1] > min(rates) + 0.1 * peak
-    is_still = name in ("StepLR", "MultiStepLR", "ExponentialLR", "CosineAnnealingLR", "OneCycleLR") and min(rates) > 0.9 * peak
+    decays = ("StepLR", "MultiStepLR", "ExponentialLR", "CosineAnnealingLR", "OneCycleLR")
+    is_still = name in decays and min(rates) > 0.9 * peak
     if not (why or gone > 0.5 * left or rises or is_still): return None
-    what = f"is below a thousandth of its highest value for {gone} of {left} steps" if gone > 0.5 * left else "hardly changes"
+    what = "hardly changes"
+    if gone > 0.5 * left: what = f"is below a thousandth of its highest value for {gone} of {left} steps"
     if rises: what = f"is lowest at step {rates.index(min(rates)) + 1} of {left}, and rises again"
     return Finding(
-        "error" if why else "warning", f"{name} ends at step {len(rates)} of {left}{why}" if why else f"the rate of {name} {what}",
+        "error" if why else "warning",
+        f"{name} ends at step {len(rates)} of {left}{why}" if why else f"the rate of {name} {what}",
         "schedules take a step at each step of the optimizer, not at each epoch, so their length is a number of steps",
         f"give the schedule {left} steps, or lr_scheduler_type=... in place of it",
     )
@@ -133,7 +137,8 @@ def samples_are_drawn_once(seen: Evidence) -> Finding | None:
     source = seen.learner.run_state.loader.source
     if not isinstance(source, MapSource): raise Unavailable("a stream has no samples by index")
     sampler = getattr(source.loader, "sampler", None)
-    if isinstance(sampler, WeightedRandomSampler) or getattr(sampler, "replacement", False): raise Unavailable("samples are drawn with repetition")
+    if isinstance(sampler, WeightedRandomSampler) or getattr(sampler, "replacement", False):
+        raise Unavailable("samples are drawn with repetition")
     if len(source.loader.dataset) > 1_000_000: raise Unavailable("there are too many samples")
     first, second = ([i for part in source.plan(epoch).iterate_from(0) for i in part.mine] for epoch in (0, 1))
     repeated = len(first) - len(set(first))
@@ -187,13 +192,15 @@ def batches_for_batch_norms(seen: Evidence) -> Finding | None:
 @check("a step that changes what is trained")
 def step_changes_what_is_trained(seen: Evidence) -> Finding | None:
     run = seen.learner.run_state
-    if run.device.engine is not None or not run.device.has_whole_run: raise Unavailable("the weights are divided among processes")
+    if not run.device.has_whole_run: raise Unavailable("the weights are divided among processes")
+    if run.device.engine is not None: raise Unavailable("an engine makes the updates")
     seen.first_step
     params = {name: p for name, p in run.model.named_parameters() if not is_read_only(p)}
     before = {name: p.detach().clone() for name, p in params.items()}
     step = seen.take_step()
     step.complete_gradients()
-    with_gradient = {name for name, p in params.items() if p.grad is not None and p.requires_grad and not p.grad.is_sparse and bool(p.grad.any())}
+    grads = {name: p.grad for name, p in params.items() if p.grad is not None and not p.grad.is_sparse}
+    with_gradient = {name for name, grad in grads.items() if grad.any()}
     commit_step(step)
     changed = {name for name, p in params.items() if not torch.equal(p.detach(), before[name])}
     frozen = [name for name, p in params.items() if name in changed and not p.requires_grad]
@@ -202,7 +209,8 @@ def step_changes_what_is_trained(seen: Evidence) -> Finding | None:
     if frozen:
         return Finding(
             "warning", f"a step changes {len(frozen)} frozen parameters: {names_in_short(frozen)}",
-            "forward or the optimizer writes to them, although they are frozen", "look for what writes to them, or unfreeze them",
+            "forward or the optimizer writes to them, although they are frozen",
+            "look for what writes to them, or unfreeze them",
         )
     still = [name for name in params if name in with_gradient and name not in changed]
     # in a warm-up, nothing moves
@@ -218,11 +226,15 @@ def data_are_loaded_in_time(seen: Evidence) -> Finding | None:
     learner, samples = seen.learner, seen.training_samples
     workers = learner.args.dataloader_num_workers
     n = infer_batch_size(seen.batch)
-    if isinstance(learner.train_dataset, DataLoader) or not n: raise Unavailable("the DataLoader or the collator has samples of its own")
+    if isinstance(learner.train_dataset, DataLoader) or not n:
+        raise Unavailable("a DataLoader is given, or no size is known")
+    # the first one reads the batch
+    seen.take_step()
     began = time.perf_counter()
     seen.take_step()
     computing = time.perf_counter() - began
-    loading = samples.seconds / len(samples.indexes) * n * learner.args.gradient_accumulation_steps / max(workers, 1)
+    needed = n * learner.args.gradient_accumulation_steps
+    loading = samples.seconds / len(samples.indexes) * needed / max(workers, 1)
     left = learner.state.max_steps - learner.state.global_step
     # what is short needs no worker
     if loading < computing or loading * left < 60: return None
@@ -230,8 +242,9 @@ def data_are_loaded_in_time(seen: Evidence) -> Finding | None:
     needed = min(math.ceil(loading * max(workers, 1) / computing) + 1, 16)
     return Finding(
         "warning",
-        f"reading the samples of a step takes {format_duration(loading)}, and computing with them {format_duration(computing)}; the {left:,} steps"
-        f" take about {format_duration(whole)}", f"{share:.0%} of the time the run waits for data", f"dataloader_num_workers={needed}",
+        f"reading the samples of a step takes {format_duration(loading)}, and computing with them"
+        f" {format_duration(computing)}; the {left:,} steps take about {format_duration(whole)}",
+        f"{share:.0%} of the time the run waits for data", f"dataloader_num_workers={needed}",
     )
 
 @check("one batch that can be learned")
@@ -257,7 +270,8 @@ def one_batch_can_be_learned(seen: Evidence) -> Finding | None:
 def losses_are_divided(seen: Evidence) -> Finding | None:
     learner, run = seen.learner, seen.learner.run_state
     n = run.args.gradient_accumulation_steps
-    if n < 2 or not Step(learner).is_override: raise Unavailable("gradients are not accumulated by a training_step of your own")
+    if n < 2 or not Step(learner).is_override:
+        raise Unavailable("gradients are not accumulated by a training_step of your own")
     window = (run.current.window or begin_step(learner).run.current.window)[:1]
     def norm(times: int) -> float:
         "Return the norm of the gradients where a step has the same micro-batch several times."

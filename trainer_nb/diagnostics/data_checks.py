@@ -81,15 +81,16 @@ def evaluation_labels_like_training(seen: Evidence) -> Finding | None:
     for name, (_, samples) in seen.evaluation_sets.items():
         others = samples.targets()
         if known is None or others is None or min(len(known), len(others)) < 20: continue
-        shares = [{label: n / len(labels) for label, n in Counter(labels.tolist()).items()} for labels in (known, others)]
-        label = max(shares[0] | shares[1], key=lambda label: abs(shares[0].get(label, 0) - shares[1].get(label, 0)))
-        apart = sum(abs(shares[0].get(each, 0) - shares[1].get(each, 0)) for each in shares[0] | shares[1]) / 2
-        if apart < 0.5: continue
+        counts = [Counter(labels.tolist()) for labels in (known, others)]
+        shares = [{label: n / each.total() for label, n in each.items()} for each in counts]
+        apart = {each: abs(shares[0].get(each, 0) - shares[1].get(each, 0)) for each in shares[0] | shares[1]}
+        if sum(apart.values()) < 1: continue
+        label = max(apart, key=lambda each: apart[each])
         return Finding(
             "warning",
             f"label {label:g} is that of {shares[0].get(label, 0):.0%} of the training samples and of"
             f" {shares[1].get(label, 0):.0%} of the evaluation set{' ' + name if name else ''}",
-            "the sets have other classes, or number them in another order: a split of sorted data, or a mapping that was made twice",
+            "the sets have other classes, or number them in another order: sorted data, or a mapping made twice",
             "shuffle before the split, and make the numbers of the classes once for both",
         )
     return None
@@ -202,13 +203,12 @@ def evaluation_inputs_like_training(seen: Evidence) -> Finding | None:
     for name, (_, samples) in seen.evaluation_sets.items():
         for what in [what for what in samples.numbers if what in known and len(samples.indexes) >= 20]:
             (mean, width), (other, other_width) = known[what].spread(), samples.numbers[what].spread()
-            if width and abs(other - mean) < 2 * width and width / 3 < other_width < 3 * width: continue
-            if not width and not other_width: continue
+            if abs(other - mean) <= 2 * width and width / 2 <= other_width <= 2 * width: continue
             return Finding(
                 "warning",
-                f"{what} has a mean of {format_value(mean)} and a standard deviation of {format_value(width)} in training, and"
-                f" {format_value(other)} and {format_value(other_width)} in the evaluation set{' ' + name if name else ''}",
-                "the evaluation set is not normalized as the training data are, so the model sees numbers that it has never seen",
+                f"{what} has a mean of {format_value(mean)} and a standard deviation of {format_value(width)} in training,"
+                f" and {format_value(other)} and {format_value(other_width)} in the evaluation set{' ' + name if name else ''}",
+                "the evaluation set is not normalized as the training data are: the model has not seen such numbers",
                 "use one transform, with the mean and the deviation of the training data, for both",
             )
     return None
@@ -225,22 +225,6 @@ def columns_vary(seen: Evidence) -> Finding | None:
         f" {len(columns):,} samples: {names_in_short(constant)}",
         "nothing can be learned from them: a column that was not filled, or divided by far too much",
         f"look at column {constant[0]} of the data set",
-    )
-
-@check("columns other than the target")
-def columns_other_than_target(seen: Evidence) -> Finding | None:
-    columns, targets = seen.training_samples.columns(), seen.training_samples.targets()
-    if targets is None or len(columns) < 50: raise Unavailable("the targets are no numbers, or there are fewer than 50 samples")
-    targets = targets[:len(columns)].astype(float)
-    if not np.isfinite(columns).all() or not np.isfinite(targets).all() or not targets.std(): return None
-    away = columns - columns.mean(0)
-    size = np.sqrt((away**2).sum(0) * ((targets - targets.mean())**2).sum())
-    equal = np.flatnonzero(np.abs(away.T @ (targets - targets.mean())) > 0.9999 * size.clip(1e-12))
-    if not len(equal): return None
-    return Finding(
-        "warning", f"column {equal[0]} of the inputs is the target, times a constant",
-        "the model learns to copy it, and fails where the target is not known",
-        f"leave column {equal[0]} out of the inputs",
     )
 
 @check("inputs that differ")
@@ -355,7 +339,8 @@ def workers_draw_different_numbers(seen: Evidence) -> Finding | None:
     first = read(1)
     if first[0] == first[1] or first != read(2): return None
     return Finding(
-        "warning", f"the data set draws from a random generator of its own, and each of {workers} workers has a copy of it",
+        "warning",
+        f"the data set draws from a random generator of its own, and each of {workers} workers has a copy of it",
         "all workers draw the same random numbers, and the same ones again in the next epoch",
         "draw from torch, numpy.random or random, which have other seeds for each sample",
     )
@@ -436,33 +421,25 @@ def padding_is_not_trained(seen: Evidence) -> Finding | None:
     share = float(trained.sum() / mask.sum())
     if share < 0.05: return None
     return Finding(
-        "warning", f"{int(trained.sum())} tokens of padding in the first batch have labels, beside {int(mask.sum())} tokens of text",
-        "the model learns to predict padding, which makes the loss look low", "labels = input_ids.masked_fill(attention_mask == 0, -100)",
-    )
-
-@check("one token at the beginning")
-def one_token_at_the_beginning(seen: Evidence) -> Finding | None:
-    ids, mask = token_batch(seen)
-    begin = getattr(seen.learner.processing_class, "bos_token_id", None)
-    if begin is None: raise Unavailable("the Learner has no tokenizer with a token for the beginning")
-    twice = [row[kept][:2].tolist() == [begin, begin] for row, kept in zip(ids, mask)]
-    if not all(twice): return None
-    return Finding(
-        "warning", "each text of the first batch begins with two tokens for the beginning",
-        "a chat template and the tokenizer each add one, and the model is not used to two", "tokenizer(text, add_special_tokens=False)",
+        "warning",
+        f"{int(trained.sum())} tokens of padding in the first batch have labels, beside {int(mask.sum())} tokens of text",
+        "the model learns to predict padding, which makes the loss look low",
+        "labels = input_ids.masked_fill(attention_mask == 0, -100)",
     )
 
 @check("texts that are not cut off")
 def texts_are_not_cut_off(seen: Evidence) -> Finding | None:
-    _, mask = token_batch(seen)
-    lengths = Counter(mask.sum(1).tolist())
+    lengths = Counter(seen.training_samples.lengths)
+    if lengths.total() < 20: raise Unavailable("the samples have no input_ids")
     longest = max(lengths)
     others = max((n for length, n in lengths.items() if length < longest), default=0)
     # by chance several have one length; blocks of texts have all
-    if lengths[longest] < 4 or lengths[longest] < 0.3 * len(mask) or not others or lengths[longest] < 4 * others: return None
+    if lengths[longest] < 0.3 * lengths.total() or not others or lengths[longest] < 4 * others: return None
     return Finding(
-        "warning", f"{lengths[longest]} of {len(mask)} texts of the first batch have exactly {longest} tokens, and the others fewer",
-        "longer texts are cut off, and what decides may be in the rest", "use a larger max_length in the tokenizer",
+        "warning",
+        f"{lengths[longest]:,} of {lengths.total():,} texts have exactly {longest} tokens, and the others fewer",
+        "longer texts are cut off, and what decides may be in the rest",
+        "use a larger max_length in the tokenizer (truncation)",
     )
 
 @check("tokens other than padding")

@@ -105,9 +105,11 @@ def without_samples(past: Past, found: Traced, rows: Sequence[int], n: int) -> s
     left_out = {indexes[row] for row in rows}
     # later batches have others
     with suppress(Unavailable):
-        for numbers in read_samples(past.learner, data, past.seconds).numbers.values(): left_out |= {*numbers.not_finite}
+        for numbers in read_samples(past.learner, data, past.seconds).numbers.values():
+            left_out |= {*numbers.not_finite}
     # a longer line is not typed
-    if len(left_out) > 20: return f"then training data without these {len(left_out)} samples (learn.train_dataset = ...)"
+    if len(left_out) > 20:
+        return f"then training data without these {len(left_out)} samples (learn.train_dataset = ...)"
     kept = f"[i for i in range({len(data)}) if i not in {sorted(left_out)}]"
     if hasattr(data, "select"): return f"learn.train_dataset = learn.train_dataset.select({kept})"
     return f"learn.train_dataset = torch.utils.data.Subset(learn.train_dataset, {kept})"
@@ -117,7 +119,7 @@ def try_settings(
     past: Past,
     first: int,  # the step that failed
 ) -> tuple[Try, float] | None:
-    "Return a step to go back to and a setting with which the run does not fail, and the loss it reaches; None without one."
+    "Return a step to go back to, a setting with which the run does not fail, and the loss it reaches; None without one."
     before = (past.steps < first) & np.isfinite(past.losses)
     if not before.any(): return None
     steps, losses = past.steps[before], past.losses[before]
@@ -164,7 +166,8 @@ def values_stay_finite(past: Past) -> Finding | None:
     seen = describe_failure_of(past, first)
     past.go_to(first - 1, f"{seen}, and ")
     names = lost_weights(past.learner.run_state)
-    by_hand = any(e["kind"] == "by hand" and not e["abandoned"] and e["step"] == first - 1 for e in past.run.history.events)
+    events = [e for e in past.run.history.events if e["kind"] == "by hand" and not e["abandoned"]]
+    by_hand = any(e["step"] == first - 1 for e in events)
     # the update before has made them so
     if names and first > 1 and not by_hand:
         first -= 1
@@ -191,7 +194,8 @@ def lost_in_step(past: Past, found: Traced, first: int, seen: str) -> Finding:
     if isinstance(labels, torch.Tensor) and labels.numel() and not labels.is_floating_point() and (labels == -100).all():
         indexes = past.samples_of(found.window, found.micro_batch) or range(n)
         return Finding(
-            "error", f"{seen}: all labels of samples {names_in_short([*map(str, indexes)])} are -100, which counts none",
+            "error",
+            f"{seen}: all labels of samples {names_in_short([*map(str, indexes)])} are -100, which counts none",
             "the mean of the losses of no labels is 0 / 0",
             f"learn.rewind(to={first - 1}); {without_samples(past, found, range(n), n)}",
         )
@@ -247,11 +251,11 @@ def lost_in_update(past: Past, step: Step, first: int, seen: str) -> Finding | N
             " or a write to .data"
         )
     rate = format_value(float(past.learner.run_state.optimizer.param_groups[0]["lr"]))
-    seen = f"{seen}: the update of step {first} makes {names_in_short(names)} infinite or NaN, at the rate {rate}" if names else seen
+    if names: seen = f"{seen}: the update of step {first} makes {names_in_short(names)} infinite or NaN, at the rate {rate}"
     if (tried := try_settings(past, first)) is not None: return too_large_steps(past, tried, first, seen)
     return Finding(
         "error", seen, "loss and gradients of that step are finite, so "
-        + ("the optimizer divides by 0 or its steps are too large" if names else "their norm is too large for a number"),
+        + ("the optimizer divides by 0 or its steps are too large" if names else "their norm is too large"),
         f"learn.rewind(to={first - 1}), then " + ("learn.lr_find() suggests a rate" if names else "divide the loss by a constant"),
     )
 
@@ -279,7 +283,9 @@ def diagnose_run(
         if not copy.device.world.is_single_process:
             raise InvalidOperation("diagnose() takes steps again in one process: call it where there is only one.")
         if not run.state.global_step:
-            raise InvalidOperation("diagnose() looks at steps that were taken, and there is none yet; learn.check() looks ahead.")
+            raise InvalidOperation(
+                "diagnose() looks at steps that were taken, and there is none yet; learn.check() looks ahead."
+            )
         findings = run_checks(INCIDENTS, Past(learner, run, seconds), copy)
     findings[:] = [list_undone(run, finding) for finding in findings]
     if not findings:
@@ -287,6 +293,7 @@ def diagnose_run(
             f"Up to step {run.state.global_step}, losses, gradients and weights are finite, and losses neither jump nor"
             " stand still."
         )
-        lost = [why for name, why in findings.skipped.items() if name in ("values that stay finite", "losses that do not jump", "losses that fall")]
+        needed = ("values that stay finite", "losses that do not jump", "losses that fall")
+        lost = [why for name, why in findings.skipped.items() if name in needed]
         if lost: findings.title = f"Not all could be looked at: {'; '.join(lost)}"
     return findings

@@ -127,6 +127,7 @@ class Samples:
         self.labels: list[int | float | bytes] = []     # numbers, or digests
         self.numbers: dict[str, Numbers] = {}           # of inputs and labels, by name
         self.rows: list[torch.Tensor] = []              # inputs that are a row of numbers
+        self.lengths: list[int] = []                    # numbers of tokens
         self.seconds = 0.0                              # that reading them took
         self.failed: dict[int, str] = {}                # errors by the indexes of samples that cannot be read
         # whether each input consists of few whole numbers, so that inputs are equal by chance
@@ -142,18 +143,21 @@ class Samples:
         self.indexes.append(index)
         self.inputs.append(known[0])
         self.labels.append(known[1])
+        ids = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
+        if hasattr(ids, "__len__"): self.lengths.append(len(ids))
         tensors = collect_tensors(map_arrays(inputs))
         targets = collect_tensors(map_arrays(label)).values()
         for name, t in [*((f"input {name}", t) for name, t in tensors.items()), *(("target", t) for t in targets)]:
             if t.is_floating_point() and t.layout is torch.strided:
                 self.numbers.setdefault(name, Numbers()).add(index, t)
-        rows = [t.detach().cpu().double() for t in tensors.values() if t.ndim == 1 and t.is_floating_point() and t.numel() <= 512]
-        if len(tensors) == len(rows) == 1 and len(self.rows) < 5000: self.rows += rows
+        rows = [t for t in tensors.values() if t.ndim == 1 and t.is_floating_point() and t.numel() <= 512]
+        if len(tensors) == len(rows) == 1 and len(self.rows) < 5000: self.rows.append(rows[0].detach().cpu().double())
         self.is_small &= sum(t.numel() for t in tensors.values()) < 32 and all(map(is_whole, tensors.values()))
 
     def columns(self) -> np.ndarray:
         "Return the numbers of the first samples, shape (samples, columns). Raise Unavailable where the inputs are none."
-        if len(self.rows) < min(len(self.indexes), 5000) or len({len(row) for row in self.rows}) != 1 or len(self.rows[0]) < 2:
+        widths = {len(row) for row in self.rows}
+        if len(self.rows) < min(len(self.indexes), 5000) or len(widths) != 1 or widths == {1}:
             raise Unavailable("the inputs are no rows of numbers")
         return torch.stack(self.rows).numpy()
 

@@ -41,14 +41,17 @@ class Try(NamedTuple):
     skipped: int = 0   # batches that are left out
 
     @property
+    def changes(self) -> str: return ", ".join(f"{name}={value:g}" for name, value in self.setting.items())
+
+    @property
     def line(self) -> str:
         "Return what to type."
-        changes = "on_spike='skip'" if self.skipped else ", ".join(f"{name}={value:g}" for name, value in self.setting.items())
+        changes = "on_spike='skip'" if self.skipped else self.changes
         return f"learn.rewind(to={self.start})" + (f"; learn.set({changes})" if changes else "")
 
     def describe(self, past: Past) -> str:
         if self.skipped: return "without the batch of this step"
-        if self.setting: return f"with {', '.join(f'{name}={value:g}' for name, value in self.setting.items())}"
+        if self.setting: return f"with {self.changes}"
         return f"without {names_in_short([*changes_at(past.run.history, self.start + 1)])}"
 
 def without_change(past: Past, earliest: int, first: int) -> list[Try]:
@@ -57,7 +60,7 @@ def without_change(past: Past, earliest: int, first: int) -> list[Try]:
     return [Try(steps[-1] - 1)] if steps else []
 
 def tries_that_hold(past: Past, tries: list[Try], first: int, limit: float) -> Iterator[tuple[Try, list[float]]]:
-    "Yield those with which no loss up to some steps after one is above a limit, and all weights are finite, with their losses."
+    "Yield those with which the weights are finite and no loss is above a limit until some steps later, and the losses."
     until = time.monotonic() + past.seconds
     for each in tries:
         if time.monotonic() > until: return
@@ -207,7 +210,9 @@ def has_fallen(losses: np.ndarray) -> bool:
     "Return whether losses fall from step to step, or any later ones are below the first ones."
     # Spearman's rank correlation with the step, in standard errors
     ranks = losses.argsort().argsort()
-    if losses.min() < losses.max() and np.corrcoef(ranks, np.arange(len(losses)))[0, 1] * math.sqrt(len(losses) - 1) < -TREND: return True
+    if losses.min() < losses.max():
+        correlation = np.corrcoef(ranks, np.arange(len(losses)))[0, 1]
+        if correlation * math.sqrt(len(losses) - 1) < -TREND: return True
     n = int(np.clip(len(losses) // 10, 10, 50))
     start, *later = (losses[i:i + n] for i in range(0, len(losses) - n + 1, n))
     return is_lower(min(later, key=median), start, 0.001)
@@ -256,7 +261,8 @@ def losses_fall(past: Past) -> Finding | None:
     meaning, do = "no weight changes what the loss depends on", "learn.check()"
     if begin == 1:
         # what was tried in a warm-up would be too large after it
-        if past.rates[-1] > past.rates[-2]: raise Unavailable("the learning rate still rises, so the loss may not have begun to fall")
+        if past.rates[-1] > past.rates[-2]:
+            raise Unavailable("the learning rate still rises, so the loss may not have begun to fall")
         seen = f"{seen}; {changes_before(past, int(past.steps[-1]))}"
         steps = min(len(losses), 3 * STILL)
         rate = try_rates(past, steps)
@@ -314,8 +320,8 @@ def evaluations_do_not_rise(past: Past) -> Finding | None:
         return Finding(
             "warning",
             f"{name} was {format_value(low)} at step {step}, its lowest value, and is"
-            f" {format_value(float(losses[-1]))} at step {values[-1][0]}; the training loss went on from {format_value(float(training[0].mean()))} to"
-            f" {format_value(float(training[1].mean()))}",
+            f" {format_value(float(losses[-1]))} at step {values[-1][0]}; the training loss went on from"
+            f" {format_value(float(training[0].mean()))} to {format_value(float(training[1].mean()))}",
             "overfitting: the model learns the samples by heart; more data, augmentation, weight_decay or fewer epochs",
             f"learn.rewind(to={step}); learn.stop()",
         )

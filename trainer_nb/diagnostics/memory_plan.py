@@ -275,7 +275,8 @@ def plan_memory(
     with untouched(learner):
         batch = get_first_batch(learner) if batch is None else batch
         samples = infer_batch_size(batch)
-        if not samples: raise ValueError("memory_plan() needs a batch: give the Learner a train_dataset, or call memory_plan(batch).")
+        if not samples:
+            raise ValueError("memory_plan() needs a batch: give the Learner a train_dataset, or call memory_plan(batch).")
         with fake_step(learner) as (model, optimizer, tracker):
             batch = map_tensors(batch, fake_like)
             map_tensors(batch, lambda t: tracker.count(t, "batch"))

@@ -74,7 +74,8 @@ def outputs_do_not_see_padding(seen: Evidence) -> Finding | None:
     off = float((other - rows).abs().max() / rows.abs().max().clamp(min=1e-12))
     if off < 0.02: return None
     return Finding(
-        "warning", f"the outputs differ by {off:.0%} of the largest output where one more token of padding is at the end",
+        "warning",
+        f"the outputs differ by {off:.0%} of the largest output where one more token of padding is at the end",
         "the result for a text depends on the longest text of its batch: the state of the last position, a mean over all"
         " positions, or an attention without the mask",
         "use attention_mask in forward: the last token is at attention_mask.sum(1) - 1",
@@ -177,8 +178,9 @@ def step_can_be_taken(seen: Evidence) -> Finding | None:
 @check("layers that the model has")
 def layers_that_the_model_has(seen: Evidence) -> Finding | None:
     learner = seen.learner
-    own = [o for o in (*vars(learner).values(), learner.run_state.optimizer) if isinstance(o, torch.optim.Optimizer)]
-    known = {id(p) for p in learner.model.parameters()} | {id(p) for o in own for g in o.param_groups for p in g["params"]}
+    held = [*vars(learner).values(), learner.run_state.optimizer]
+    groups = [g for o in held if isinstance(o, torch.optim.Optimizer) for g in o.param_groups]
+    known = {id(p) for p in learner.model.parameters()} | {id(p) for g in groups for p in g["params"]}
     waiting: list[Any] = []
     seen.predict(seen.outputs.batch, keep=lambda t: waiting.append(t.grad_fn), grad=True)
     visited, lost = set(), {}
@@ -191,22 +193,10 @@ def layers_that_the_model_has(seen: Evidence) -> Finding | None:
     if not lost: return None
     shapes = names_in_short([str(tuple(t.shape)) for t in lost.values()])
     return Finding(
-        "error", f"forward computes with {len(lost)} trainable tensors that are no parameters of the model, of shape {shapes}",
-        "they are neither trained nor saved nor moved to a GPU: layers in a list or a dict, a tensor that is no nn.Parameter",
+        "error",
+        f"forward computes with {len(lost)} trainable tensors that are no parameters of the model, of shape {shapes}",
+        "they are neither trained nor saved nor moved to a GPU: layers in a list or a dict, or a plain tensor",
         "use nn.ModuleList, nn.ModuleDict or nn.Parameter",
-    )
-
-@check("units that differ")
-def units_differ(seen: Evidence) -> Finding | None:
-    equal = [
-        name for name, p in seen.learner.model.named_parameters()
-        if p.requires_grad and p.ndim > 1 and min(p.shape[:2]) > 1 and not is_read_only(p) and bool(p.detach().any())
-        and p.detach().flatten(1).eq(p.detach().flatten(1)[:1]).all()
-    ]
-    if not equal: return None
-    return Finding(
-        "error", f"all rows of {names_in_short(equal)} are equal", "its units compute the same, get the same gradient and stay the same",
-        "begin with random weights, such as nn.init.xavier_uniform_",
     )
 
 @check("gradients for all parameters")
@@ -266,9 +256,9 @@ def layers_in_training_mode(seen: Evidence) -> Finding | None:
     norms = batch_norms(seen.learner.model).items()
     still = [name for name, m in norms if not m.training and any(p.requires_grad for p in m.parameters())]
     if not still:
-        names = [name for name, m in seen.learner.model.named_modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p]
-        off = [name for name in names if name in seen.first_step.called and not seen.learner.model.get_submodule(name).training]
-        if not off or len(off) < len(names): return None
+        dropouts = {n: m for n, m in seen.learner.model.named_modules() if isinstance(m, nn.modules.dropout._DropoutNd)}
+        off = [name for name, m in dropouts.items() if m.p and name in seen.first_step.called and not m.training]
+        if not off or len(off) < len(dropouts): return None
         return Finding(
             "warning", f"no dropout of the model is in training mode in training: {names_in_short(off)}",
             "they do nothing, as in an evaluation", "take model.eval() out of forward, and p=0 if none is meant",

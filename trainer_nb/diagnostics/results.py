@@ -124,7 +124,8 @@ class Results(Table):
 
     def _repr_html_(self) -> str:
         images = [find_images(split_labels(result.inputs, self.label_names)[0]) for result in self]
-        if not self or any(image is None for image in images): return html_table([self._cells(result) for result in self])
+        if not self or any(image is None for image in images):
+            return html_table([self._cells(result) for result in self])
         def heading(text: str) -> str: return f'<div style="font-size:12px;opacity:.7;margin:4px 0">{text}</div>'
         pictures = [image[0] for image in images if image is not None]
         if all(isinstance(r.predicted, torch.Tensor) and is_image(r.predicted) for r in self):

@@ -149,7 +149,7 @@ def evaluation_table(
 TYPED_VERBS = frozenset(("check", "diagnose", "rewind", "reset", "set", "freeze", "unfreeze", "stop"))
 
 def calls_in(line: str) -> list[tuple[str, dict[str, Any]]]:
-    "Return the verbs of a line such as `learn.rewind(to=9); learn.set(lr=0.1)` with their arguments; nothing for another text."
+    "Return the verbs of a line such as `learn.rewind(to=9); learn.set(lr=0.1)` and their arguments; nothing for a text."
     calls = []
     try:
         for each in ast.parse(line).body:
@@ -161,8 +161,8 @@ def calls_in(line: str) -> list[tuple[str, dict[str, Any]]]:
     return calls
 
 def event_notices(history: History) -> list[dict]:
-    """Return the last errors and findings as notices; errors from which the run has recovered are plain. The line of a finding
-    is that of a button, where it has verbs only."""
+    """Return the last errors and findings as notices; errors from which the run has recovered are plain. The line of a
+    finding is that of a button, where it has verbs only."""
     status = last_status(history)
     failed = status is not None and status.state == "failed"
     events = [event for event in list(history.events) if event["kind"] in ("exception", "finding")]
@@ -178,7 +178,8 @@ def event_notices(history: History) -> list[dict]:
             text = f"{data.get('seen')}: {data.get('meaning')}"
             tone = "plain" if event["abandoned"] else "bad" if data.get("severity") == "error" else "warn"
             line = str(data.get("do")) if not event["abandoned"] and calls_in(str(data.get("do"))) else ""
-        notices.append({"tone": tone, "text": format_value(text, 600), "at": format_clock(event["time"]), "line": line})
+        at = format_clock(event["time"])
+        notices.append({"tone": tone, "text": format_value(text, 600), "at": at, "line": line})
     return notices
 
 # %% ../../nbs/10_live/08_run_view.ipynb #64385cf3
