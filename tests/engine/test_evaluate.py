@@ -491,7 +491,7 @@ def test_a_compute_loss_that_ignores_return_outputs_is_named():
         def compute_loss(self, model, inputs, return_outputs=False, **kwargs): return super().compute_loss(model, inputs)
     learn = LossOnly(net(), train_dataset=points(8), eval_dataset=points(8), max_steps=2, disable_tqdm=True, use_cpu=True)
     learn.train()
-    with pytest.raises(TypeError, match=r"compute_loss\(\) returned a tensor for return_outputs=True.*\(loss, outputs\)"): learn.evaluate()
+    with pytest.raises(TypeError, match=r"compute_loss\(\) returned the loss alone for return_outputs=True.*\(loss, outputs\)"): learn.evaluate()
 
 
 def test_labels_that_an_evaluation_does_not_find_are_named():
@@ -507,3 +507,7 @@ def test_labels_that_an_evaluation_does_not_find_are_named():
     learn.train()
     with pytest.raises(TypeError, match=r"needs 'input'.*label_names=\[...\]: an evaluation calls compute_loss"): learn.evaluate()
     assert "eval_loss" in Own(nn.Linear(4, 1), label_names=["b"], **given).evaluate()
+    class Codes(nn.Linear):
+        def forward(self, a, b=None): return {"loss": super().forward(a).mean()}
+    with pytest.warns(UserWarning, match="no loss: none of the columns a, b.*label_names="): Learner(Codes(4, 1), **given).evaluate()
+    assert "eval_loss" in Learner(Codes(4, 1), label_names=["a"], **given).evaluate()

@@ -102,6 +102,11 @@ def test_tensorboards_folder_and_config(tmp_path, monkeypatch):
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "b"))
     make(**COMMON | dict(report_to="tensorboard")).step(2)
     assert len(runs(tmp_path / "b")) == 1
+    # without a folder it is that of checkpoints, which is printed
+    monkeypatch.delenv("TENSORBOARD_LOGGING_DIR")
+    monkeypatch.chdir(tmp_path)
+    make(**COMMON | dict(report_to="tensorboard")).step(2)
+    assert len(runs(tmp_path / "trainer_output" / "runs")) == 1
 
 
 @board
@@ -269,7 +274,7 @@ def test_which_trackers(tmp_path, monkeypatch):
 
 
 def test_names_that_are_refused():
-    for name, text in (("wanb", "Did you mean 'wandb'"), (["all", "wandb"], "combines 'all' or 'none' with other names"), ("tensorboard", "output_dir= or logging_dir=")):
+    for name, text in (("wanb", "Did you mean 'wandb'"), (["all", "wandb"], "combines 'all' or 'none' with other names")):
         with pytest.raises(ValueError, match=text): TrainingArguments(report_to=name)
 
 

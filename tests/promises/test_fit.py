@@ -384,6 +384,8 @@ def test_it_says_once_which_schedule_it_takes(capsys):
     learn.fit(1)
     learn.fit(1)
     assert capsys.readouterr().out.count("the schedule 'constant', not that of lr_scheduler_type='cosine'") == 1
+    learn.train()
+    assert f"num_train_epochs={learn.args.num_train_epochs:g} and learning_rate={learn.args.learning_rate} as fit() has set" in capsys.readouterr().out
     learn = make(lr_scheduler_type="linear")
     learn.fit(1, schedule="linear")
     assert "schedule" not in capsys.readouterr().out

@@ -318,7 +318,7 @@ class SettingFields:
     logging_first_step: bool = arg(False, "log the first step too")
     logging_nan_inf_filter: bool = arg(True, "in the logged mean, replace a loss that is not finite by the mean so far")
     logging_dir: str | None = arg(
-        None, "folder for TensorBoard's event files, with a subfolder per run; None: runs/ in output_dir"
+        None, "folder for TensorBoard's event files, with a subfolder per run; None: runs/ in the folder of saved files"
     )
     include_num_input_tokens_seen: str = arg(
         "no", "count the tokens trained on: 'no', 'all' (also True), 'non_padding'", bare=True

@@ -249,6 +249,13 @@ class EvalAccumulator:
                 f"label_names={names!r} names {missing[0]!r}, and the batch has only {', '.join(map(str, batch))}, so"
                 f" this evaluation has no loss.{suggest_names(missing[0], batch, 1)}"
             )
+        elif k == 0 and loss is None and labels is None and self.purpose == "Evaluation" and isinstance(batch, Mapping):
+            if not learner.run_state.verb.eval_logs and not is_overridden(learner, "prediction_step", "evaluate"):
+                warn(
+                    f"This evaluation has no loss: none of the columns {', '.join(map(str, batch))} is an argument of"
+                    f" {learner.model_facts.name} with 'label' in its name; label_names=['column'] names it, for a model"
+                    " without labels an input."
+                )
         out = self.outputs.add(k, n, loss)
         reduce = learner.preprocess_logits_for_metrics
         if predicted is not None and reduce is not None:

@@ -474,7 +474,7 @@ def predict_batch(
                 inputs = {**inputs, "skip_logits": True}
             found = learner.compute_loss(model, inputs, return_outputs=True, **items)
             if isinstance(found, (torch.Tensor, Mapping)):
-                raise TypeError("compute_loss() returned no outputs for return_outputs=True; an evaluation needs"
+                raise TypeError("compute_loss() returned the loss alone for return_outputs=True; an evaluation needs"
                                 " (loss, outputs).")
             loss, outputs = found
             if isinstance(loss, _MAPPING): loss = take_terms(learner, loss)

@@ -441,6 +441,8 @@ class ProgressCallback(TrainerCallback):
         if self.progress is not None:
             self.progress.state.record_log(logs)
         if not args.disable_tqdm or self.mute or in_kernel() or not is_showing_process(args, state): return
+        # the quiet mode of scripts
+        if LOGGER.getEffectiveLevel() > logging.WARNING: return
         # unless a callback of the user prints them
         callbacks = [] if learner is None else learner.run_state.callbacks.callbacks
         if not any(type(c).__name__ == "PrinterCallback" for c in callbacks):

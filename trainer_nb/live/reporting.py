@@ -20,6 +20,7 @@ from ..core.callbacks import LoggerCallback, TrainerCallback, TrainerControl, Tr
 from ..core.errors import warn
 from ..core.history import History
 from ..engine.overrides import TrainerBase
+from ..engine.run_state import announce_save_dir
 from ..state.async_save import save_to_temp_dir
 from .trackers import RunDescription, WandB, make_tracker, numeric_values, resolve_trackers, tracker_config
 
@@ -101,7 +102,10 @@ class ReportCallback(TrainerCallback):
         config, model_config = tracker_config(args, learner.model)
         name = state.trial_name if state.is_hyper_param_search and state.trial_name else args.run_name
         parent = learner.history.parent
-        self.tracker.open(RunDescription(learner.history.run_id, name, args, config, model_config, parent))
+        about = RunDescription(learner.history.run_id, name, args, config, model_config, parent)
+        if self.tracker.name == "tensorboard" and about.folder.startswith(args.save_dir):
+            announce_save_dir(learner.run_state)
+        self.tracker.open(about)
         self.opened = key
 
     def close(self):

@@ -73,7 +73,7 @@ class RunDescription(NamedTuple):
     def folder(self) -> str:
         "Return the folder for event files."
         given = self.args.logging_dir or os.environ.get("TENSORBOARD_LOGGING_DIR")
-        return os.path.join(given or os.path.join(self.args.output_dir or ".", "runs"), self.label)
+        return os.path.join(given or os.path.join(self.args.save_dir, "runs"), self.label)
 
 # %% ../../nbs/10_live/02_trackers.ipynb #0abbf19e
 def to_plain(values: dict) -> dict: return json.loads(json.dumps(values, default=str))

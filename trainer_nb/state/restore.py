@@ -145,6 +145,9 @@ def restart_finished_run(learner: TrainerBase) -> str:
         renew_model(learner)
         reset_run_state(run)
         return "a new model from model_init, a new optimizer, a new schedule"
+    args = run.args
+    changed = f"num_train_epochs={args.num_train_epochs:g} and learning_rate={args.learning_rate} as fit() has set them"
+    planned = f", {changed}" if run.schedule_plan else ""
     optimizer = run.optimizer
     settings = group_settings(optimizer)
     schedule = None if run.made.own_scheduler or makes_schedule(learner) else run.lr_scheduler
@@ -167,7 +170,7 @@ def restart_finished_run(learner: TrainerBase) -> str:
     makers = [name for name in ("create_optimizer", "create_optimizer_and_scheduler") if is_overridden(learner, name)]
     kept = f"the optimizer of {makers[-1]}()" if makers and schedule is None else "the same optimizer"
     base = f" with the base rate {scaled} that set(lr=...) has left" if schedule is None and (scaled := scaled_base(learner)) else ""
-    return f"the same weights, {kept}, {'a new' if schedule is None else 'the same'} schedule{base}"
+    return f"the same weights, {kept}, {'a new' if schedule is None else 'the same'} schedule{base}{planned}"
 
 
 def restart_from_first_weights(learner: TrainerBase):
