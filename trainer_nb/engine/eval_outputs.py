@@ -22,6 +22,7 @@ from ..core.errors import find_hints, missing_attribute_error, short_repr, warn
 from ..core.log_file import to_plain_data
 from ..data.collate import map_tensors
 from ..device.collectives import World
+from ..display.tables import format_value, html_table, is_number
 
 # %% ../../nbs/06_engine/05_eval_outputs.ipynb #ce9a8e42
 def to_numbers(value):
@@ -430,6 +431,14 @@ class PredictionOutput(NamedTuple):
     def __getattr__(self, name: str) -> Any:
         "Raise AttributeError with the name that is probably meant; called for missing attributes only."
         raise missing_attribute_error("The result of predict()", name, self._fields, find_hints("outputs"))
+
+    def _repr_html_(self) -> str:
+        "Return the shapes of the arrays, and the metrics, as a small table; `print` shows all values."
+        def shape(value: Any) -> str:
+            if isinstance(value, (tuple, list)): return ", ".join(map(shape, value))
+            return str(tuple(value.shape)) if hasattr(value, "shape") else format_value(value)
+        arrays = {name: shape(getattr(self, name)) for name in ("predictions", "label_ids")}
+        return html_table([arrays | {name: value for name, value in self.metrics.items() if is_number(value)}])
 
 # %% ../../nbs/06_engine/05_eval_outputs.ipynb #e6fc8a5d
 def speed_metrics(prefix, seconds: float, samples, steps) -> dict:
