@@ -383,7 +383,7 @@ def test_layers_that_a_function_replaces_are_put_back(ranks):
         learn.optimizer.add_param_group({"params": list(learn.model.out.parameters())})
     with learn.launch(2), like.launch(2):
         for one in (learn, like): one.step(2)
-        with pytest.raises(InvalidOperation, match=r"adds or replaces layers or parameters of the model \(out, inward.bias and extra\).*close"): learn.run_on_all(replace)
+        with pytest.raises(InvalidOperation, match=r"adds or replaces layers or parameters of the model \(out, extra and inward.bias\).*close"): learn.run_on_all(replace)
         assert learn.step(2).loss == like.step(2).loss
     learn.step(1), like.step(1)
     same(learn, like)

@@ -45,23 +45,18 @@ from ..state.checkpoint_dirs import has_manifest, read_manifest
 from ..state.hub import find_checkpoint, pop_token, set_token
 
 # %% ../../nbs/11_launch/18_remote_run.ipynb #6714b64f
-READ_ONLY_VERBS = frozenset(
-    (
-        "evaluate predict predict_one evaluation_loop inspect lr_find top_losses confusion show_batch show_results summary"
-        " _schedule_ahead"
-    ).split()
-)
-REMOTE_VERBS = READ_ONLY_VERBS | frozenset(
-    (
-        "set freeze unfreeze rewind reset watch unwatch _save_model save_checkpoint load_checkpoint log add_callback"
-        " pop_callback snapshot restore plan wait _begin_again _end_here"
-    ).split()
-)
-# verbs that may begin another run: restore() does so with a snapshot of another one
-BEGINNING_VERBS = ("load_checkpoint", "reset", "restore", "_begin_again")
-# verbs that repair a run whose optimizer has failed halfway
-VERBS_WHEN_CORRUPTED = ("rewind", *BEGINNING_VERBS)
-UNSUPPORTED_VERBS = frozenset("check debug_step branch batch_size_find export_script".split())
+# how the processes execute a verb: one that reads is repeated after a death; restore() begins another run with a
+# snapshot of one
+_VERBS = {
+    "reads": "evaluate predict predict_one evaluation_loop inspect lr_find top_losses confusion show_batch show_results"
+             " summary _schedule_ahead",
+    "changes": "set freeze unfreeze rewind watch unwatch _save_model save_checkpoint log add_callback pop_callback snapshot"
+               " plan wait _end_here",
+    "begins": "load_checkpoint reset restore _begin_again",
+    "ends": "free",
+    "is refused": "check debug_step branch batch_size_find export_script",
+}
+VERB_KINDS = {verb: kind for kind, verbs in _VERBS.items() for verb in verbs.split()}
 
 # %% ../../nbs/11_launch/18_remote_run.ipynb #049af598
 def whole_snapshot(snapshot: Snapshot | None) -> Snapshot | None:
@@ -382,17 +377,19 @@ class RemoteRun:
 
     def handles_verb(self, name: str) -> bool:
         "Return True if a verb of the learner is not executed in the kernel."
-        return name in REMOTE_VERBS or name in UNSUPPORTED_VERBS or name == "free"
+        return name in VERB_KINDS
 
     def do(self, learner: TrainerBase, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
         "Execute a verb of the learner on all processes."
         run = learner.run_state
-        if name == "free":
+        kind = VERB_KINDS[name]
+        if kind == "ends":
             self.end(learner, None)
             return learner.free()
-        if name in UNSUPPORTED_VERBS:
+        if kind == "is refused":
             self.refuse(f"{name}()")
-        if not (run.current.corrupted and name in VERBS_WHEN_CORRUPTED):
+        # these repair a run whose optimizer has failed halfway
+        if not (run.current.corrupted and (kind == "begins" or name == "rewind")):
             check_not_in_step(learner, f"{name.lstrip('_')}()")
         self.check_changes(learner)
         if name == "pop_callback": return pop_remote_callback(self, learner, *args, **kwargs)
@@ -405,9 +402,9 @@ class RemoteRun:
             args = (learner.snapshots[args[0]],)
         if name == "restore" and args:
             args = (whole_snapshot(args[0]),)
-        if name in BEGINNING_VERBS: return self.begin_run(learner, name, args, kwargs)
+        if kind == "begins": return self.begin_run(learner, name, args, kwargs)
         with run.interrupts:
-            if name in READ_ONLY_VERBS:
+            if kind == "reads":
                 run.interrupts.raise_on_first_press()
                 value = self.retry_verb(learner, name, args, kwargs)
             else:

@@ -334,30 +334,26 @@ class ModelLayers:
     "Keep the layers and parameters of a run's model, to put them back if a function replaces them."
     def __init__(self, run: RunState):
         self.model = run.model
-        self.modules = dict(run.model.named_modules(remove_duplicate=False))
-        self.parameters = dict(run.model.named_parameters(remove_duplicate=False))
-        self.parts = [(dict(m._modules), dict(m._parameters)) for m in self.modules.values()]
+        # by name of the module: its layers and its parameters, now and as copies
+        self.tables = [
+            (f"{name}." if name else "", table, dict(table))
+            for name, m in run.model.named_modules() for table in (m._modules, m._parameters)
+        ]
         groups = [] if run.optimizer is None else run.optimizer.param_groups
         self.groups = [(group, list(group["params"])) for group in groups]
 
     def replaced(self) -> list[str]:
-        "Return the names of the layers and parameters that were replaced, removed, or, of parameters, added."
-        modules = dict(self.model.named_modules(remove_duplicate=False))
-        parameters = dict(self.model.named_parameters(remove_duplicate=False))
-        names = [name for name, m in self.modules.items() if modules.get(name) is not m]
-        names += [
-            name
-            for name in {**self.parameters, **parameters}
-            if parameters.get(name) is not self.parameters.get(name)
+        "Return the names of the layers and parameters that were added, replaced or removed."
+        return [
+            outer + name for outer, present, before in self.tables
+            for name in before | present if present.get(name) is not before.get(name)
         ]
-        return [name for name in names if not any(name.startswith(f"{outer}.") for outer in names)]
 
     def put_back(self, run: RunState):
         "Give the model its layers, and the optimizer its parameters."
-        for module, (modules, parameters) in zip(self.modules.values(), self.parts):
-            for present, before in ((module._modules, modules), (module._parameters, parameters)):
-                present.clear()
-                present.update(before)
+        for _, present, before in self.tables:
+            present.clear()
+            present.update(before)
         for group, params in self.groups:
             group["params"] = params
         if run.optimizer is not None:

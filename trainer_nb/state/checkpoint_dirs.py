@@ -397,7 +397,7 @@ def checkpoints_to_delete(
     if not limit: return []
     # paths of the same folder may differ
     kept = {q.resolve() for p in map(Path, protected) if str(p) != str(extra)
-            for q in ([p] if p.exists() else p.parent.glob(f"retired-{p.name}*"))}
+            for q in ([p] if p.exists() else (*p.parent.glob(f"retired-{p.name}"), *p.parent.glob(f"retired-{p.name}-*")))}
     uncounted = None if extra is None else Path(extra).resolve()
     mine = [f.path for f in list_checkpoints(folder)
             if not f.problem and f.manifest.get("run") == run_id and f.path.resolve() != uncounted]

@@ -17,7 +17,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -46,15 +46,16 @@ def hub_client() -> Any:
 
 _REMEDIES = {  # status: what it means and what to type
     401: "the access token is missing, wrong or expired; `hf auth login` stores a new one, or give hub_token=",
-    403: "the access token has no write permission; create one that has it at {endpoint}/settings/tokens, and give"
+    403: "the access token has no permission for this; create one that has it at settings/tokens of the Hub, and give"
          " hub_token= or call `hf auth login`",
-    404: "the repository does not exist, or the access token has no access to it; learn.init_hf_repo() creates it,"
-         " and hub_model_id='owner/name' names another one",
+    404: "the repository does not exist, or the access token has no access to it; check the name, learn.init_hf_repo()"
+         " creates a repository, and `hf auth login` stores another token",
+    500: "the Hub failed; try again later",
     413: "the files are too large for one request; `pip install hf_xet` uploads them in parts",
     429: "these are too many requests for the Hub; save less often, or push with hub_strategy='end'",
 }
 
-def describe_failure(error: BaseException, repo_id: str, reads: bool = False) -> str:
+def describe_failure(error: BaseException, repo_id: str) -> str:
     "Return the cause of a failed request, and what to type."
     from huggingface_hub import constants
     if constants.HF_HUB_OFFLINE:
@@ -62,17 +63,10 @@ def describe_failure(error: BaseException, repo_id: str, reads: bool = False) ->
     # None: there was no answer
     status = getattr(getattr(error, "response", None), "status_code", None)
     if type(error).__name__ == "RevisionNotFoundError":
-        if reads: return f"{repo_id} has no such branch or commit"
-        return f"{repo_id} has no such branch; huggingface_hub.create_branch({repo_id!r}, branch=...) creates it"
-    if reads and status in (401, 403, 404):
-        return (f"{status}: the repository does not exist, or the access token has no access to it; check the name, and"
-                " `hf auth login` stores a token that may read it")
-    if status in _REMEDIES:
-        return f"{status} for {repo_id}: {_REMEDIES[status].format(endpoint=constants.ENDPOINT)}"
-    if status is not None and status >= 500:
-        return f"{status}: {constants.ENDPOINT} failed; try again later"
+        return f"{repo_id} has no such branch; huggingface_hub.create_branch({repo_id!r}, branch=...) creates one"
     if status is not None:
-        return f"{status} for {repo_id}: {first_line(getattr(error, 'server_message', None) or error)}"
+        known = _REMEDIES.get(min(status, 500))
+        return f"{status} for {repo_id}: {known or first_line(getattr(error, 'server_message', None) or error)}"
     is_network = type(error).__module__.startswith(("httpx", "httpcore"))
     if is_network or isinstance(error, (ConnectionError, TimeoutError)):
         return f"{constants.ENDPOINT} cannot be reached ({type(error).__name__}); check the network, or set HF_ENDPOINT"
@@ -104,26 +98,22 @@ class PushFolder:
             self.path.parent.rmdir()
         self.lock.close()
 
-class Commit(NamedTuple):
-    "Hold one folder to upload."
+@dataclass(eq=False)
+class Push:
+    "Hold one folder to upload as a commit."
+    name: str  # for sentences: "checkpoint-20"
     files: PushFolder
     repo_id: str | None
     revision: str | None  # a branch
     message: str
     path_in_repo: str = ""  # "" for the top of the repository
-
-    def place(self) -> tuple[str | None, ...]:
-        "Return where a later commit replaces this one."
-        return self.repo_id, self.revision, self.path_in_repo
-
-@dataclass(eq=False)
-class Push:
-    "Hold the commits of one push, and their result as a future."
-    name: str  # for sentences: "checkpoint-20"
-    commits: list[Commit]  # those that are not made yet
     token: str | None = field(default=None, repr=False)
     is_awaited: bool = False  # a caller waits for the result, and raises the error itself
     future: Any = None  # of the commit, once it is submitted
+
+    def place(self) -> tuple[str | None, ...]:
+        "Return where a later push replaces this one."
+        return self.repo_id, self.revision, self.path_in_repo
 
 # %% ../../nbs/07_state/20_hub.ipynb #d0662cef
 # in the folder of a checkpoint: the state of the run
@@ -209,7 +199,9 @@ class Uploader:
         # the checkpoint that is being written and will be pushed
         self.planned: str | None = None
         # failed ones of checkpoints; the next push of any kind begins with them
-        self.unfinished: list[Commit] = []
+        self.unfinished: list[Push] = []
+        # the name in the last warning: model and state of a checkpoint are pushed one after the other
+        self.failed = ""
         # the checkpoint that was not pushed last, because the push before was not finished; None if there is none
         self.skipped: str | None = None
         _UPLOADERS.add(self)
@@ -222,18 +214,19 @@ class Uploader:
         "Return the name of what is being pushed."
         return next((push.name for push in self.pushes), self.planned or "nothing")
 
-    def submit(self, push: Push) -> None:
+    def submit(self, *pushes: Push) -> None:
         "Push in the background, after the pushes before."
         if self.pid != os.getpid():
             self._begin()
         with self.lock:
             while self.unfinished:
                 old = self.unfinished.pop(0)
-                if old.place() in [commit.place() for commit in push.commits]:
+                if old.place() in [push.place() for push in pushes]:
                     old.files.close()
                 else:
-                    self._queue(Push(old.path_in_repo, [old], push.token))
-            self._queue(push)
+                    self._queue(replace(old, name=old.path_in_repo, token=pushes[0].token))
+            for push in pushes:
+                self._queue(push)
 
     def _queue(self, push: Push) -> None:
         self.pushes.append(push)
@@ -246,44 +239,41 @@ class Uploader:
             raise
         push.future.add_done_callback(lambda future: self._end(push) if future.cancelled() else None)
 
-    def _end(self, push: Push) -> None:
+    def _end(self, push: Push, is_made: bool = False) -> None:
         "Remove a push and its files; keep a checkpoint that was not uploaded, unless a later push replaces it."
         with self.lock:
-            later = {commit.place() for other in self.pushes if other is not push for commit in other.commits}
-            for commit in push.commits:
-                if is_checkpoint_name(commit.path_in_repo) and commit.place() not in later:
-                    self.unfinished.append(commit)
-                else:
-                    commit.files.close()
+            is_replaced = any(other is not push and other.place() == push.place() for other in self.pushes)
+            if is_made or is_replaced or not is_checkpoint_name(push.path_in_repo):
+                push.files.close()
+            else:
+                self.unfinished.append(push)
             # from here on it counts as done
             self.pushes.remove(push)
             if not self.pushes:
                 self.client = None
 
     def _upload(self, push: Push) -> Any:
-        "Make the commits of a push, and return huggingface_hub's description of the last one."
-        info = None
+        "Make the commit, and return huggingface_hub's description of it."
+        is_made = False
         try:
             with no_progress_bars():
-                for commit in list(push.commits):
-                    info = hub_client().upload_folder(
-                        repo_id=commit.repo_id, folder_path=str(commit.files.path), path_in_repo=commit.path_in_repo or None,
-                        commit_message=commit.message, revision=commit.revision, token=push.token or self.token
-                    )
-                    commit.files.close()
-                    push.commits.remove(commit)
+                info = hub_client().upload_folder(
+                    repo_id=push.repo_id, folder_path=str(push.files.path), path_in_repo=push.path_in_repo or None,
+                    commit_message=push.message, revision=push.revision, token=push.token or self.token
+                )
+            is_made = True
+            return info
         except BaseException as error:
             text = (
-                f"{push.name} could not be pushed to the Hub ({describe_failure(error, commit.repo_id or '')})."
+                f"{push.name} could not be pushed to the Hub ({describe_failure(error, push.repo_id or '')})."
                 " The run and its files are unchanged; the next save pushes again, or learn.push_to_hub()."
             )
-            if not push.is_awaited:
+            if not push.is_awaited and (push.name != self.failed or not push.path_in_repo):
                 warn_quietly(text)
+            self.failed = push.name
             raise PushFailed(text) from error
-        else:
-            return info
         finally:
-            self._end(push)
+            self._end(push, is_made)
 
     def wait(self, interrupts: InterruptGuard | None = None) -> bool:
         "Wait until nothing is being pushed; return False if an interrupt ended the waiting."
@@ -307,8 +297,8 @@ class Uploader:
     def free(self, interrupts: InterruptGuard | None = None) -> None:
         "Wait until nothing is being pushed, and remove the files of failed pushes."
         if not self.wait(interrupts) or self.pid != os.getpid(): return
-        for commit in self.unfinished:
-            commit.files.close()
+        for push in self.unfinished:
+            push.files.close()
         self.unfinished = []
 
     def access(self) -> tuple[str | None, str | None, str | None]:
@@ -351,22 +341,22 @@ class Uploader:
         self.planned = checkpoint.name
         # of now: the run may have another one when the checkpoint is written
         repo_id = self.repo_id
-        def add_commit(commits: list[Commit], *about: str) -> Path:
+        def add_push(pushes: list[Push], *about: str) -> Path:
             files = PushFolder(args.save_dir, run.history.run_id)
-            commits.append(Commit(files, repo_id, args.hub_revision, *about))
+            pushes.append(Push(checkpoint.name, files, repo_id, args.hub_revision, *about))
             return files.path
         def push(folder: Path | None) -> None:
-            commits: list[Commit] = []
+            pushes: list[Push] = []
             try:
                 if folder is None: return
-                add_model(args.save_dir, folder, add_commit(commits, message), texts)
+                add_model(args.save_dir, folder, add_push(pushes, message), texts)
                 if args.hub_strategy in ("checkpoint", "all_checkpoints"):
                     place = "last-checkpoint" if args.hub_strategy == "checkpoint" else folder.name
-                    add_files(folder, add_commit(commits, f"{message}, checkpoint", place), (), link_file)
-                self.submit(Push(folder.name, commits))
+                    add_files(folder, add_push(pushes, f"{message}, checkpoint", place), (), link_file)
+                self.submit(*pushes)
             except Exception as error:
-                for commit in commits:
-                    if commit not in self.unfinished: commit.files.close()
+                for one in pushes:
+                    if one not in self.unfinished + self.pushes: one.files.close()
                 warn_quietly(
                     f"{checkpoint.name} is written, and could not be prepared for the Hub ({type(error).__name__}:"
                     f" {error}); the next save pushes again."
@@ -603,8 +593,8 @@ def begin_push(
     files = PushFolder(args.save_dir, learner.history.run_id)
     try:
         add_model(args.save_dir, None, files.path, {JSON_FILE: pushed_settings(args)})
-        commit = Commit(files, uploader.repo_id, revision or args.hub_revision, commit_message or "End of training")
-        push = Push("The model", [commit], token, is_awaited)
+        message = commit_message or "End of training"
+        push = Push("The model", files, uploader.repo_id, revision or args.hub_revision, message, "", token, is_awaited)
         uploader.skipped = None
         uploader.submit(push)
     except BaseException:
@@ -749,8 +739,7 @@ def download_checkpoint(
             return Path(there) / folder
     except Exception as error:
         raise ValueError(
-            f"{repo_id} cannot be resumed from ({describe_failure(error, repo_id, reads=True)}), and there is no folder of this"
-            " name."
+            f"{repo_id} cannot be resumed from ({describe_failure(error, repo_id)}), and there is no folder of this name."
         ) from error
     listed = f"; there are: {', '.join(names)}" if names else "; hub_strategy='checkpoint' pushes one with each save"
     raise ValueError(f"There is no {folder or 'checkpoint'} in {repo_id} to resume from{listed}.")
