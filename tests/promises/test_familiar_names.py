@@ -253,6 +253,17 @@ def test_results_of_a_regression_and_of_pictures():
     same = [(x, x) for x, _ in pictures]
     learn = make(model=nn.Conv2d(1, 1, 1), loss_func=loss, train_dataset=same, eval_dataset=same)
     assert learn.show_results(2)._repr_html_().count("<img") == 6
+    # masks, and several labels
+    masks, several = (torch.utils.data.TensorDataset(torch.rand(4, 1, 8, 8), labels) for labels in (torch.ones(4, 8, 8).long(), torch.ones(4, 2)))
+    learn = Learner(torch.nn.Conv2d(1, 2, 1), eval_dataset=masks, loss_func=torch.nn.functional.cross_entropy, use_cpu=True, disable_tqdm=True)
+    for found in (*learn.show_results(4), learn.predict_one(masks[0]), learn.predict_one(masks[0][0])):
+        assert found.predicted.shape == (8, 8) and not found.predicted.is_floating_point()
+    assert learn.show_results(2)._repr_html_().count("<img") == 6
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))
+    torch.nn.init.zeros_(net[1].weight)
+    net[1].bias.data.copy_(torch.tensor([-1.0, 1.0]))
+    learn = Learner(net, eval_dataset=several, loss_func=torch.nn.BCEWithLogitsLoss(), use_cpu=True, disable_tqdm=True)
+    assert [(r.target, r.predicted) for r in learn.show_results(4)] == [("0, 1", "1")] * 4 and learn.predict_one(several[0][0]).predicted == "1"
 
 
 def test_results_need_a_set_and_a_number():

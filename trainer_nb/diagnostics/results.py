@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from ..core.errors import short_repr
 from ..core.seeding import preserve_generators
@@ -21,7 +22,7 @@ from .interpret import iterate_predictions, select_example, unchanged_data
 from ..display.svg import image_grid
 from ..display.tables import Table, escape_html, format_value, html_table, text_table, to_frame
 from ..engine.evaluate import evaluation_mode, is_picture
-from ..engine.loss import first_sample, is_single_input, split_labels
+from ..engine.loss import first_sample, is_multi_label, is_single_input, split_labels
 from ..engine.overrides import TrainerBase
 
 # %% ../../nbs/08_diagnostics/06_results.ipynb #f19c0006
@@ -51,6 +52,18 @@ def _token_texts(learner: TrainerBase, predicted: torch.Tensor, labels: torch.Te
     counts = labels != -100
     return decode(labels[counts].tolist()), decode(tokens[counts].tolist())
 
+def _has_several_labels(learner: TrainerBase) -> bool:
+    "Return whether each output is the logit of a class of its own."
+    loss = learner.loss_func
+    by_loss = loss is F.binary_cross_entropy_with_logits or isinstance(loss, torch.nn.BCEWithLogitsLoss)
+    return by_loss or is_multi_label(learner.model)
+
+def _is_mask(predicted: Any, labels: Any) -> bool:
+    "Return whether labels are the classes of positions, such as pixels, and predictions have a channel for each class."
+    if not isinstance(predicted, torch.Tensor) or not isinstance(labels, torch.Tensor): return False
+    is_one_each = predicted.ndim > 2 and labels.shape == (len(predicted), *predicted.shape[2:])
+    return is_one_each and predicted.shape[1] > 1 and not labels.is_floating_point()
+
 def _outcome(
     learner: TrainerBase,
     predicted: Any,  # of one sample
@@ -59,6 +72,10 @@ def _outcome(
     names: Sequence[str],  # of the classes
 ) -> tuple[Any, Any, float | None]:
     "Return target, prediction and the probability of the prediction."
+    if isinstance(predicted, torch.Tensor) and predicted.ndim == 1 and len(predicted) > 1 and _has_several_labels(learner):
+        def chosen(t: torch.Tensor, above: float) -> str:
+            return ", ".join(str(class_name(names, i)) for i in (t > above).nonzero().flatten().tolist()) or "no class"
+        return None if label is None else chosen(label, 0.5), chosen(predicted, 0.0), None
     if not classified: return _plain(label), _plain(predicted), None
     if label is not None and label.ndim:
         texts = _token_texts(learner, predicted, label) if label.ndim == 1 else None
@@ -78,6 +95,7 @@ def _sample_results(
     names: Sequence[str],
 ) -> list[Result]:
     "Return the samples of a batch with their targets and predictions."
+    if _is_mask(predicted, labels): predicted = predicted.argmax(1)
     classified = is_classification(predicted, labels)
     def of(t: Any, i: int) -> Any: return t[i] if isinstance(t, torch.Tensor) and t.ndim and len(t) == n else None
     def inputs(i: int) -> Any: return map_tensors(select_example(batch, i, n), lambda t: t.detach().cpu().clone())
@@ -94,6 +112,12 @@ def _shown(value: Any) -> str:
     if not isinstance(value, torch.Tensor): return format_value(value)
     numbers = ", ".join(format_value(v) for v in value.flatten()[:4].tolist())
     return f"{numbers}, ... {tuple(value.shape)}" if value.numel() > 4 else numbers
+
+def _as_image(value: Any) -> torch.Tensor | None:
+    "Return a target or a prediction as an image, a mask in shades of grey; None for another value."
+    if not isinstance(value, torch.Tensor): return None
+    if value.ndim == 2 and not value.is_floating_point(): return value / value.max().clamp(min=1)
+    return value if is_image(value) else None
 
 class Results(Table):
     "Show samples beside targets and predictions: pictures for images, text for tokens, else a table."
@@ -128,10 +152,11 @@ class Results(Table):
             return html_table([self._cells(result) for result in self])
         def heading(text: str) -> str: return f'<div style="font-size:12px;opacity:.7;margin:4px 0">{text}</div>'
         pictures = [image[0] for image in images if image is not None]
-        if all(isinstance(r.predicted, torch.Tensor) and is_image(r.predicted) for r in self):
-            parts = [("inputs", pictures), ("predictions", self.predictions)]
-            if all(isinstance(r.target, torch.Tensor) and is_image(r.target) for r in self):
-                parts.insert(1, ("targets", self.targets))
+        predictions, targets = ([_as_image(value) for value in values] for values in (self.predictions, self.targets))
+        if all(image is not None for image in predictions):
+            parts = [("inputs", pictures), ("predictions", predictions)]
+            if all(image is not None for image in targets):
+                parts.insert(1, ("targets", targets))
             return "".join(heading(name) + image_grid(grid, columns=9, size=72) for name, grid in parts)
         has_targets = any(result.target is not None for result in self)
         def caption(r: Result) -> str:
@@ -303,6 +328,10 @@ def predict_one(learner: TrainerBase, sample: Any) -> Prediction:
     own: Iterable[Any] = (learner.eval_dataset, learner.train_dataset)
     names: Sequence[str] = next(filter(None, (class_names(learner, data) for data in own)), [])
     classified = _classifies(learner, output, label, names, first)
+    # an input alone is predicted as the first sample of the data
+    known = labels if labels is not None or is_single_input(first) else split_labels(first, learner.label_names)[1]
+    if _is_mask(predicted, known[None] if labels is None and isinstance(known, torch.Tensor) else known):
+        return Prediction(output.argmax(0), None, None, output, None if label is None else label.cpu())
     if not classified and isinstance(label, torch.Tensor) and label.ndim and is_classification(predicted, labels):
         target, best, _ = _outcome(learner, output, label.cpu(), True, names)
         return Prediction(best, None, None, output, target)
