@@ -153,10 +153,11 @@ def _rate(learner: TrainerBase, value):
     # another setting of the same call may have discarded them
     complete_optimizer(learner)
     optimizer, scheduler = learner.run_state.optimizer, learner.run_state.lr_scheduler
+    if getattr(optimizer, "schedule", None) is not None:
+        raise ValueError("The optimizers by name have their own schedules; change a rate in learn.optimizer.param_groups.")
     if learner.state.global_step: return set_lr(scheduler, optimizer, value)
     set_base_lr(scheduler, optimizer, value, "lr")
-    if is_setting(learner, value):
-        vars(learner.args)["learning_rate"] = value
+    if is_setting(learner, value): vars(learner.args)["learning_rate"] = value
 
 def scale_rate(learner: TrainerBase, factor: float) -> None:
     "Multiply the rate of the next step, and with it the rest of the schedule."
@@ -418,8 +419,7 @@ def all_or_none(learner: TrainerBase) -> Iterator[None]:
         run.due.clear()
         run.due.extend(due)
         run.loader, run.optimizer, run.lr_scheduler = parts
-        if groups:
-            run.optimizer.param_groups[:] = groups
+        if groups: run.optimizer.param_groups[:] = groups
         raise
 
 # %% ../../nbs/06_engine/23_settings.ipynb #42cb6b0f

@@ -201,8 +201,8 @@ class Step:
             loss = loss.detach() if loss.requires_grad else loss
         elif not isinstance(loss, (int, float)):
             raise TypeError(
-                f"training_step returned {describe_output(loss)}, but it has to return the loss of the micro-batch, one"
-                " number: return loss.detach()."
+                f"{'optimize' if self.is_whole else 'training_step'} returned {describe_output(loss)}, but it has to return"
+                " its loss, one number: return loss.detach()."
             )
         # only without samples: reading the loss waits for the device
         window = run.current.window

@@ -16,6 +16,7 @@ from ..core.seeding import SEED_UPDATE, mix_seed, seed_all
 from ..device.accelerator import unwrap
 from ..device.strategy import average_gradients, backward_from_loss
 from .average import update_average
+from .counters import warn_once
 from .overrides import TrainerBase
 from .snapshot import await_copies
 from ..optim.named_optimizers import named_groups
@@ -94,6 +95,10 @@ def run_optimize(step: Step) -> None:
     vars(learner)["_whole_step"] = whole
     try:
         step.add(learner.optimize(unwrap(run.wrapped_model), batches))
+        if step.norm is None:
+            warn_once(run, "optimize() has not called self.update(), so the step changes no weights.")
+            # otherwise torch warns that a schedule was stepped first
+            for optimizer in (run.optimizer, *getattr(run.optimizer, "parts", {}).values()): optimizer._opt_called = True
     finally:
         vars(learner).pop("_whole_step", None)
     world = run.device.world

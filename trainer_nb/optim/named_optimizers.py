@@ -66,6 +66,12 @@ def join_optimizers(
 ) -> NamedOptimizers:
     "Return several optimizers as one, whose attribute `schedule` is that of all; None if they have none."
     pairs = {name: one if isinstance(one, tuple) else (one, None) for name, one in given.items()}
+    wrong = [name for name, (one, _) in pairs.items() if not isinstance(one, torch.optim.Optimizer)]
+    if wrong or not pairs:
+        raise TypeError(
+            f"optimizers={{{', '.join(f'{name!r}: ...' for name in pairs)}}} needs a function of the model for each name, which"
+            " returns an optimizer, or a pair of it and its schedule."
+        )
     optimizer = NamedOptimizers({name: part for name, (part, _) in pairs.items()})
     schedules = [schedule for _, schedule in pairs.values() if schedule is not None]
     optimizer.schedule = NamedSchedules(optimizer, schedules) if schedules else None
@@ -74,6 +80,7 @@ def join_optimizers(
 def optimizer_sources(optimizers: Any, cls_and_kwargs: Any) -> tuple[Any, Any]:
     "Return two arguments of a learner, with one optimizer, or what makes it, in place of several by name."
     if not isinstance(optimizers, Mapping): return optimizers, cls_and_kwargs
-    if all(map(callable, optimizers.values())): return (None, None), (MakesNamed(optimizers), {})
+    are_functions = all(callable(make) and not isinstance(make, type) for make in optimizers.values())
+    if optimizers and are_functions: return (None, None), (MakesNamed(optimizers), {})
     joined = join_optimizers(optimizers)
     return (joined, joined.schedule), cls_and_kwargs
