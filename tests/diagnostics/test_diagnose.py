@@ -159,7 +159,9 @@ WRONG = {
                                  ["all labels of samples 160, 161, 162 and 13 more are -100", "0 / 0"], True),
     "an evaluation that is not finite": ({"data": MANY, "eval_dataset": HELD_OUT, "eval_strategy": "epoch", "logging_nan_inf_filter": False, "max_steps": 80},
                                          {"data": MANY, "eval_dataset": MANY, "eval_strategy": "epoch"}, 80, ["eval_loss of step 80 is nan", "samples 5, 9 of it"], False),
-    "overfitting": ({"data": TensorDataset(X[:64], Y[:64].roll(5)), "eval_dataset": MANY, "eval_strategy": "epoch", "learning_rate": 0.03},
+    "labels apart from their inputs": ({"data": TensorDataset(X, Y[torch.randperm(320, generator=torch.Generator().manual_seed(1))]), "eval_dataset": MANY},
+                                       {"data": TensorDataset(X, Y), "eval_dataset": MANY}, 300, ["evaluation samples", "shuffled apart"], False),
+    "overfitting": ({"data": TensorDataset(X[:64], (Y[:64] + (torch.arange(64) % 4 == 0)) % 2), "eval_dataset": MANY, "eval_strategy": "epoch", "learning_rate": 0.03},
                     {"data": MANY, "eval_dataset": MANY, "eval_strategy": "epoch"}, 200, ["its lowest value", "the training loss went on", "learn.stop()"], True),
 }
 

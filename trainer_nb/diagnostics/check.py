@@ -192,8 +192,7 @@ def batches_for_batch_norms(seen: Evidence) -> Finding | None:
 @check("a step that changes what is trained")
 def step_changes_what_is_trained(seen: Evidence) -> Finding | None:
     run = seen.learner.run_state
-    if not run.device.has_whole_run: raise Unavailable("the weights are divided among processes")
-    if run.device.engine is not None: raise Unavailable("an engine makes the updates")
+    if run.device.engine is not None or not run.device.has_whole_run: raise Unavailable("the weights are divided")
     seen.first_step
     params = {name: p for name, p in run.model.named_parameters() if not is_read_only(p)}
     before = {name: p.detach().clone() for name, p in params.items()}
@@ -233,8 +232,7 @@ def data_are_loaded_in_time(seen: Evidence) -> Finding | None:
     began = time.perf_counter()
     seen.take_step()
     computing = time.perf_counter() - began
-    needed = n * learner.args.gradient_accumulation_steps
-    loading = samples.seconds / len(samples.indexes) * needed / max(workers, 1)
+    loading = samples.seconds / len(samples.indexes) * n * learner.args.gradient_accumulation_steps / max(workers, 1)
     left = learner.state.max_steps - learner.state.global_step
     # what is short needs no worker
     if loading < computing or loading * left < 60: return None

@@ -216,10 +216,9 @@ def evaluation_inputs_like_training(seen: Evidence) -> Finding | None:
 @check("columns that vary")
 def columns_vary(seen: Evidence) -> Finding | None:
     columns = seen.training_samples.columns()
-    if len(columns) < 50: raise Unavailable("fewer than 50 samples")
     constant = [str(k) for k in np.flatnonzero(columns.min(0) == columns.max(0))]
     # some are, in images and in rare categories
-    if len(constant) <= 0.1 * columns.shape[1]: return None
+    if len(columns) < 50 or len(constant) <= 0.1 * columns.shape[1]: return None
     return Finding(
         "warning", f"{len(constant)} of {columns.shape[1]} columns of the inputs are the same number in all of"
         f" {len(columns):,} samples: {names_in_short(constant)}",

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -16,11 +17,15 @@ import numpy as np
 from ..data.collate import infer_batch_size
 from .evidence import names_in_short
 from .evidence import Check, Evidence, Finding, Unavailable, check
+from .data_checks import class_labels
 from .guard import BACK, EVERY, LEAST, WINDOW, median, spike_limit
+from .interpret import _without_workers as without_workers
+from .interpret import first_part, unchanged_data
 from .isolated import begin_step
 from .past import Past, first_lost_step, lost_weights, name_samples, try_part
 from ..display.tables import format_value
 from ..engine.loop import correct
+from ..engine.loss import split_labels
 from ..engine.settings import change_settings
 from ..engine.step import rollback_step
 from ..state.rewind import changes_at
@@ -301,6 +306,35 @@ def evaluations_are_finite(past: Past) -> Finding | None:
             "learn.eval_dataset = ... without such samples" if which else "learn.predict(learn.eval_dataset)",
         )
     return None
+
+def accuracy_of(seen: Evidence, loader: Iterable, most: int = 20) -> tuple[float, float, int]:
+    "Return the accuracy for some batches, the share of their commonest class, and the number of samples."
+    right, labels = [], []
+    for batch in islice(loader, most):
+        inputs, given = split_labels(batch, seen.learner.label_names)
+        right += (first_part(seen.predict(inputs)).argmax(-1) == given.cpu()).tolist()
+        labels += given.tolist()
+    return sum(right) / len(labels), max(map(labels.count, labels)) / len(labels), len(labels)
+
+@incident("what is learned holds for other samples")
+def learned_holds_for_others(past: Past) -> Finding | None:
+    learner, seen = past.learner, Evidence(past.learner, past.seconds)
+    past.go_to(past.run.state.global_step)
+    class_labels(seen)
+    sets = learner.eval_dataset
+    if len(past.losses) < LONG or sets is None or isinstance(sets, dict) or seen.outputs.labels.ndim != 1:
+        raise Unavailable("the run is too short to tell, or has no evaluation set with a class for each sample")
+    with unchanged_data(learner):
+        loaders = without_workers(learner.get_train_dataloader()), without_workers(learner.get_eval_dataloader())
+        (known, usual, n), (other, most, others) = (accuracy_of(seen, loader) for loader in loaders)
+    # two standard errors of what is learned, and one of what is not
+    if others < 40 or known < usual + 1 / math.sqrt(n) or other > most + 0.5 / math.sqrt(others): return None
+    return Finding(
+        "warning", f"{known:.0%} of {n} training samples are predicted rightly, and {other:.0%} of {others} evaluation"
+        f" samples, of which {most:.0%} have the commonest class",
+        "what is learned holds for no others: labels are shuffled apart from their inputs, or the evaluation set has"
+        " another mapping of labels, or inputs made in another way", "learn.show_batch() of both sets",
+    )
 
 @incident("evaluations that do not rise")
 def evaluations_do_not_rise(past: Past) -> Finding | None:

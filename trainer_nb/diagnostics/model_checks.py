@@ -136,6 +136,21 @@ def last_function(seen: Evidence) -> str:
         node = node.next_functions[0][0]
     return name_of(node).lower()
 
+@check("outputs that reach the targets")
+def outputs_reach_the_targets(seen: Evidence) -> Finding | None:
+    numbers = seen.training_samples.numbers.get("target")
+    if numbers is None or not numbers.count: raise Unavailable("the targets are no floating-point numbers")
+    name, (_, width) = last_function(seen), numbers.spread()
+    ranges = {"relu": (0, math.inf), "softplus": (0, math.inf), "sigmoid": (0, 1), "tanh": (-1, 1)}
+    low, high = ranges.get(name, (-math.inf, math.inf))
+    if numbers.low >= low - 0.1 * width and numbers.high <= high + 0.1 * width: return None
+    return Finding(
+        "error",
+        f"targets go from {format_value(numbers.low)} to {format_value(numbers.high)}, and a {name} makes the outputs",
+        f"its outputs are {'never negative' if high == math.inf else f'between {low} and {high}'}, and do not reach the others",
+        f"take the {name} out of the last layer, or scale the targets",
+    )
+
 @check("a first loss as of chance")
 def first_loss_as_of_chance(seen: Evidence) -> Finding | None:
     if seen.learner.state.global_step: raise Unavailable("the run has begun")
