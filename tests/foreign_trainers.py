@@ -80,22 +80,26 @@ def sentence_model():
     return base
 
 
-def sentences(folder, several=False):
+def sentences(folder, several=False, own_weights=False):
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments, losses
     from sentence_transformers.evaluation import EmbeddingSimilarityEvaluator
     from sentence_transformers.models import Pooling, Transformer
     model = SentenceTransformer(modules=[Transformer(sentence_model()), Pooling(16)], device="cpu")
     rows = Dataset.from_list([{"anchor": c["messages"][0]["content"], "positive": c["messages"][1]["content"]} for c in chats()])
+    if own_weights: rows = rows.add_column("label", [i % 3 for i in range(len(rows))])
+    torch.manual_seed(1)
+    loss = losses.SoftmaxLoss(model, 16, 3) if own_weights else losses.MultipleNegativesRankingLoss(model)
     evaluator = EmbeddingSimilarityEvaluator(rows["anchor"][:6], rows["positive"][:6], [i / 6 for i in range(6)], name="dev")
     return SentenceTransformerTrainer(model, SentenceTransformerTrainingArguments(**settings(folder)), evaluator=evaluator, eval_dataset=rows.select(range(16)),
                                       train_dataset={"a": rows, "b": rows.select(range(12))} if several else rows,
-                                      loss=losses.MultipleNegativesRankingLoss(model))
+                                      loss=loss)
 
 
 PROGRAMS = {
     "text": sft, "prompt and completion": lambda f: sft(f, "prompt and completion"), "conversations": lambda f: sft(f, "messages"),
     "accumulation": lambda f: sft(f, gradient_accumulation_steps=2), "LoRA": lambda f: sft(f, lora=True),
     "a stream": lambda f: sft(f, stream=True), "ORPO": orpo, "DPO": dpo, "reward": reward, "GRPO": grpo, "sentences": sentences, "sentences of several data sets": lambda f: sentences(f, True),
+    "a loss with weights": lambda f: sentences(f, own_weights=True),
 }
 
 

@@ -248,14 +248,14 @@ class LabelSmoother:
         if shift_labels:
             logits = logits[..., :-1, :]
             labels = labels[..., 1:]
-        loss = F.cross_entropy(
-            logits.reshape(-1, logits.shape[-1]),
-            labels.reshape(-1),
-            ignore_index=self.ignore_index,
-            label_smoothing=self.epsilon,
-            reduction="mean" if num_items_in_batch is None else "sum",
-        )
-        return loss if num_items_in_batch is None else loss / num_items_in_batch
+        # not F.cross_entropy, whose last digits are others than the Trainer's
+        losses = -F.log_softmax(logits.reshape(-1, logits.shape[-1]), dim=-1)
+        labels = labels.reshape(-1, 1)
+        ignored = labels == self.ignore_index
+        number = (~ignored).sum() if num_items_in_batch is None else num_items_in_batch
+        own = losses.gather(-1, labels.masked_fill(ignored, 0)).masked_fill(ignored, 0.0).sum() / number
+        spread = losses.sum(-1, keepdim=True, dtype=torch.float32).masked_fill(ignored, 0.0).sum()
+        return (1 - self.epsilon) * own + self.epsilon * (spread / (number * logits.shape[-1]))
 
 def is_multi_label(model: torch.nn.Module | None) -> bool:
     "Return whether a model's configuration says that a sample has several labels."

@@ -22,7 +22,7 @@ from ..data.loader import MicroBatch
 from ..device.model_patches import should_compile
 from .average import is_in_train_mode, switch_average, update_average
 from .counters import WatchedItems, add_tokens, count_step_tokens, is_loss_scaled, warn_once, watch_items
-from .dataloaders import is_overridden
+from .dataloaders import defining_package, is_overridden
 from .loss import describe_output
 from .overrides import TrainerBase
 from .rollback import AdaptiveBackup, FullBackup, UserBackup, put_values, weight_versions
@@ -241,8 +241,9 @@ class Step:
                     " itself, self.accelerator.backward(loss), or returns super().training_step(...).",
                 )
         run.device.unscale(run.optimizer)
-        # an engine clips in the update, and returns the norm after it
-        self.norm, self.loss = run.device.strategy.clip(run.params, run.args.max_grad_norm, self.loss)
+        # trainers of other packages clip the model alone; an engine clips in the update, and returns the norm after it
+        clipped = run.params if defining_package(self.learner) is None else list(run.model.parameters())
+        self.norm, self.loss = run.device.strategy.clip(clipped, run.args.max_grad_norm, self.loss)
         fire_event(self.learner, "on_pre_optimizer_step")
         run.copies.backups.user_state.before_update()
 
