@@ -1,5 +1,5 @@
 "What user code keeps in attributes is put back when a step fails: counters, tensors, generators, averages, extra state of modules."
-import random, warnings
+import gc, random, warnings, weakref
 
 import numpy as np
 import pytest
@@ -167,3 +167,16 @@ def test_looking_at_data_does_not_move_its_generator(look):
     assert learn.train_dataset.fetched == calm.train_dataset.fetched
     calm.train(), learn.train()
     assert differences(learn.snapshot(), calm.snapshot()) == []
+
+
+def test_a_learner_is_freed_without_the_garbage_collector():
+    "No copy of its state refers to it."
+    learn = Learner(nn.Linear(4, 1), train_dataset=[(torch.ones(4), torch.ones(1))] * 8, loss_func=nn.functional.mse_loss, use_cpu=True, disable_tqdm=True)
+    learn.step(2)
+    held = weakref.ref(learn)
+    gc.collect()
+    gc.disable()
+    try:
+        del learn
+        assert held() is None
+    finally: gc.enable()

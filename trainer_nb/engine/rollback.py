@@ -133,7 +133,8 @@ class UserBackup:
         for holder in step_holders(self.run) if new else ():
             keys = frozenset(name.rpartition(".")[2] for name in changed if name.rpartition(".")[0] == holder.name)
             if keys: self.changing[holder.name] = replace(holder, only=keys)
-        self.owners = [(h, {*vars(h.owner)}) for h in step_holders(self.run) if h.kinds == "all"]
+        found = [h for h in step_holders(self.run) if (type(h), h.kinds, h.only) == (Holder, "all", None)]
+        self.owners = [(h, {*vars(h.owner)}) for h in found]
         self.sizes = [len(names) for _, names in self.owners]
         self.observing = self.first = False
         self.spent += time.perf_counter() - start
