@@ -6,7 +6,7 @@
 
 Each takes about a minute. Needs what `make test` needs, a Chromium among it, and Pillow. The notebook
 itself is left as it is."""
-import base64, contextlib, math, sys, time, weakref
+import base64, contextlib, math, sys, tempfile, time, weakref
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -19,7 +19,7 @@ from lab import Lab, eventually  # noqa: E402
 from PIL import Image  # noqa: E402
 from playwright.sync_api import sync_playwright  # noqa: E402
 
-from trainer_nb import Learner, TrainerCallback  # noqa: E402
+from trainer_nb import History, Learner, TrainerCallback, runs  # noqa: E402
 
 IMAGES = ROOT/"nbs"/"tutorials"/"images"
 WIDTH, COLORS = 1000, 128   # pixels of the notebook's page; of a palette, which makes the files small
@@ -122,9 +122,11 @@ def made(steps=4800, **settings):
     return learn
 
 
-def seen(learn):
-    "What a page of this run shows: its first message."
-    view = learn.dashboard()
+def seen(learn): return shown(learn.dashboard())
+
+
+def shown(view):
+    "What a page of this view shows: its first message."
     view.connection.widget = recorder = Recorder()
     view.send_all()
     return recorder.message
@@ -177,6 +179,25 @@ def states():
     learn.model.broken = 300
     learn.run(steps=320)
     yield "nan", seen(learn), ""
+    with tempfile.TemporaryDirectory() as folder:
+        table = many_runs(folder)
+        yield "runs", shown(table.view), ""
+        yield "runs_hovered", shown(table.view), "view.highlight(view.table.rows[3].run)"
+        yield "runs_of_seeds", shown(table.group("seeds").view), ""
+
+
+def many_runs(folder):
+    "Twenty runs with 50 metrics, large numbers and long names, of which some have failed."
+    for k in range(20):
+        rate, history = 10 ** -(2 + k % 4 / 2), History(f"sweep-{k:03d}" + " with a name that somebody has typed in a hurry" * (k % 7 == 0))
+        history.setup = {"settings": {"learning_rate": rate, "seed": k % 3, "per_device_train_batch_size": 2 ** (k % 2 + 10)}}
+        history.open_log(folder)
+        for i in range(300): history.append(i + 1, i / 100, rate, 1024, i / 20, 12_345 * math.exp(-i / 90 - k / 20) + 50 * math.sin(i * k), 1.0)
+        for step in range(50, 301, 50):
+            history.note("evaluate", step, eval_accuracy=1 - math.exp(-step / 200 - k / 40), **{f"eval_group{j // 7}/metric_{j}": 10.0 ** (j % 7) / (step + k) for j in range(49)})
+        history.note("exception", 300, type="RuntimeError", message="CUDA out of memory") if k % 9 == 0 else history.note("log", 300, train_runtime=15.0)
+        history.close_log()
+    return runs(folder, result="eval_accuracy")
 
 
 def still(learn):

@@ -17,7 +17,7 @@ import numpy as np
 from ..core.errors import suggest_names
 from ..core.history import History
 from ..display.charts import Chart
-from ..display.panels import LineSeries, Panel, suits_log_axis
+from ..display.panels import LineSeries, Marker, Panel, suits_log_axis
 from ..display.svg import run_colors, series_color
 from ..display.tables import Table, escape_html, format_duration, format_setting, format_value, is_number
 from .blocks import RunCurve
@@ -455,32 +455,28 @@ class Runs:
     ) -> Chart:
         "Return a chart with a line for each row through its settings and its result: parallel coordinates."
         shown = list(names) or [*self.model.differing, self.model.chosen[0]]
-        rows, places = [], []
-        for name in shown:
-            values = self.values(name)
-            words, place = axis_places(values)
-            rows.append(f"{name} ({words})")
-            places.append(place)
+        axes = [axis_places(self.values(name)) for name in shown]
+        ends = [Marker(at, word, i) for i, (words, _) in enumerate(axes) for word, at in words]
         lines = [
-            LineSeries([place[i] for place in places], list(range(len(shown))), row.name, curve.color)
+            LineSeries([places[i] for _, places in axes], list(range(len(shown))), row.name, curve.color)
             for i, (row, curve) in enumerate(zip(self.model.rows, self.model.curves))
         ]
-        return Chart([Panel("From the lowest to the highest value", lines[:40], x="", rows=rows)], columns=1)
+        return Chart([Panel("From the lowest to the highest value", lines[:40] + ends, x="", rows=shown)], columns=1)
 
-def axis_places(values: list[Any]) -> tuple[str, list[float]]:
-    "Return what an axis goes through in words, and the places of values on it, from 0 to 1; nan for a missing one."
+def axis_places(values: list[Any]) -> tuple[list[tuple[str, float]], list[float]]:
+    "Return the words along an axis with their places, and the places of values, from 0 to 1; nan for a missing one."
     known = [value for value in values if value is not None]
     if known and all(map(is_number, known)):
         low, high = min(known), max(known)
         to = np.log10 if suits_log_axis([known]) else float
         span = to(high) - to(low) or 1
-        words = " … ".join(format_value(o) if isinstance(o, float) else str(o) for o in (low, high))
-        return words, [np.nan if value is None else float((to(value) - to(low)) / span) for value in values]
+        words = [format_value(o) if isinstance(o, float) else str(o) for o in (low, high)]
+        return [*zip(words, (0.0, 1.0))], [np.nan if value is None else float((to(value) - to(low)) / span) for value in values]
     # not numbers: in their order
     names = sorted({format_setting(value) for value in known})
     last = max(len(names) - 1, 1)
     places = [np.nan if value is None else names.index(format_setting(value)) / last for value in values]
-    return " … ".join(names), places
+    return [(name, i / last) for i, name in enumerate(names)], places
 
 def runs(
     *sources: Any,  # folders of runs, logs, learners, histories; several, or a list of them

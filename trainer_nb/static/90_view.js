@@ -1,6 +1,7 @@
 // The dashboard: the values received from the kernel, and the parts that show them.
 
 const isLoss = name => /loss$/.test(name);
+const inOrder = (a, b) => a.localeCompare(b, undefined, { numeric: true });   // layer_2 before layer_10
 const MANY_VALUES = 14;   // rows of a tooltip
 const PATIENCE = 2000;   // ms after which the page shows the hint that clicks wait
 
@@ -214,7 +215,7 @@ class View {
       if (any && !this.all().some(o => o.known(quantity.column)) && quantity.key !== "loss") continue;
       const loss = quantity.key === "loss";
       wanted.set(quantity.key, () => new Chart(this, quantity.key, quantity.title, quantity, loss ? isLoss : () => false, loss ? "tnb-big" : ""));
-      if (loss) for (const name of [...names].filter(o => !isLoss(o)).sort()) {
+      if (loss) for (const name of [...names].filter(o => !isLoss(o)).sort(inOrder)) {
         wanted.set("metric " + name, () => new Chart(this, "metric " + name, name, null, o => o === name));
       }
     }
