@@ -210,10 +210,10 @@ def add_terms(run: RunState) -> None:
     run.current.terms = []
     step: dict[str, Any] = {}
     for terms, share in parts:
-        # an override of training_step may compute the losses without forward_move(), which determines the share
-        share = 1 / len(parts) if share is None else share
         for name, value in terms.items():
-            step[name] = step.get(name, 0.0) + value * share
+            # an override may compute losses without forward_move(), which determines the share: a term is their mean
+            part = 1 / sum(name in others for others, _ in parts) if share is None else share
+            step[name] = step.get(name, 0.0) + value * part
     for name, value in step.items():
         total, steps = run.counters.terms.get(name, (0.0, 0))
         run.counters.terms[name] = total + value, steps + 1
