@@ -404,8 +404,7 @@ def test_parts_of_all_kinds(session):
         opt = torch.optim.SGD([*net.parameters(), *loss.parameters()], lr=0.01, momentum=0.9)""",
         "net.body[1].eval(); net.body[0].bias.requires_grad_(False)",
         "learn = Mine(net, train_dataset=loader, loss_func=loss, optimizers=(opt, None), callbacks=[Counts(3)], max_steps=20, use_cpu=True)", "learn.step(7); learn.set(lr=0.005)", "learn.train()")
-    text = session.exact()
-    assert "first_loss.safetensors" in text
+    assert "first_loss.safetensors" in session.exact()
 
 
 def test_what_was_brought_along(session):
@@ -495,6 +494,7 @@ EXACT = {   # cells after those with the model and the data
     "a run prolonged": ["net = Net()\nlearn = Learner(net, train_dataset=train, loss_func=nn.functional.mse_loss, max_steps=8, use_cpu=True)", "learn.train()", "learn.set(max_steps=12); learn.step(2)"],
     "a run in pieces": ["net = Net()", learner(), "learn.step(2); learn.fit(1, 0.02)", "learn.fit_one_cycle(1, pct_start=0.5)", "learn.plan(1, schedule='cosine'); learn.step(2)"],
     "a run that was ended": ["net = Net()", learner(), "learn.step(2); learn.stop()", "learn.set(num_train_epochs=2); learn.step(2)", "learn.stop()"],
+    "an end without a step": ["class Ends(TrainerCallback):\n    def on_train_end(self, args, state, control, **kwargs): net.head.bias.data.add_(1)", "net = Net()", learner("net, train_dataset=train, loss_func=nn.functional.mse_loss, callbacks=[Ends()]"), "learn.step(5)", "learn.set(max_steps=5)", "learn.train()"],
     "back and forth": ["net = Net()", learner(), "learn.step(2)", "learn.restore(learn.snapshot()); learn.set(lr=1e-3); learn.rewind(1); learn.step(2)"],
     "a branch under the same name": ["net = Net()", learner(), "learn.step(2)", "learn = learn.branch(run_name='twin', max_grad_norm=0.5)", "learn.step(2)", "learn = learn.branch(lr=0.5); learn.step(1)"],
     "branches in a list": ["net = Net()", learner(), "learn.step(2)", "twins = [learn.branch(lr=r) for r in (0.1, 0.2)]\nfor t in twins: t.step(2)", "learn = twins[1]"],

@@ -182,8 +182,9 @@ def step_lines(draft: Draft) -> list[str | Statement]:
         # the steps so far are those of train(), since nothing was changed between them
         lines.append(f"{name}.train(resume_from_checkpoint=_get_last_checkpoint(_output_dir))")
     elif draft.learner.run_state.finished:
-        # step() and stop() end the run themselves
-        if draft.learner.state.global_step > at: lines.append(f"{name}.train()")
+        # the last act may have come after the end, have been the end, or be followed by an end without a step
+        is_over = "" if draft.learner.state.global_step > at else f"if not {name}.run_state.finished: "
+        lines.append(f"{is_over}{name}.train()")
     else:
         step_to(draft.learner.state.global_step)
         if mode.train: lines.append(f"{name}.train()")

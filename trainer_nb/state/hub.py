@@ -139,10 +139,8 @@ def link_file(source: str, target: str) -> str:
 
 def copy_file(source: str, target: str) -> str:
     "Copy a file, unless it has just been removed."
-    try:
+    with suppress(FileNotFoundError):
         shutil.copy2(source, target)
-    except FileNotFoundError:
-        pass
     return target
 
 def add_files(source: Path, target: Path, excluded: tuple[str, ...], copy: Callable[[str, str], str]) -> None:
