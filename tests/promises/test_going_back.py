@@ -59,6 +59,22 @@ def test_a_step_of_its_own(name):
     assert look(learn) == straight(name)
 
 
+def test_a_step_of_its_own_that_a_cell_assigns():
+    learn = ITEMS["plain_run"]()
+    learn.step(BEFORE)
+    before = learn.snapshot()
+    def optimize(model, batches):
+        learn.backward(learn.compute_loss(model, batches[0]))
+        learn.update()
+        raise RuntimeError("in the middle")
+    learn.optimize = optimize
+    with pytest.raises(RuntimeError, match="in the middle"): learn.step()
+    assert differences(before, learn.snapshot()) == []
+    del learn.optimize
+    learn.step(AFTER)
+    assert look(learn) == straight("plain_run")
+
+
 @pytest.mark.xdist_group("launch")
 @pytest.mark.parametrize("name", OWN_STEPS)
 def test_a_step_of_its_own_on_two_processes(name):

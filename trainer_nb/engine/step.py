@@ -118,9 +118,9 @@ class Step:
         for p in run.params:
             # gradients of a manual backward pass between two steps do not belong to this step
             p.grad = None
-        if run.copies.backups is None:
-            full = FullBackup(run) if run.args.rollback == "full" or self.is_whole else None
-            run.copies.backups = AdaptiveBackup(run_modules(run), UserBackup(run), full)
+        is_full = run.args.rollback == "full" or self.is_whole
+        if run.copies.backups is None or is_full and run.copies.backups.full is None:
+            run.copies.backups = AdaptiveBackup(run_modules(run), UserBackup(run), FullBackup(run) if is_full else None)
         if run.current.window is None:
             # before the fetch, which may advance a generator of the data set
             self.data_before = run.copies.backups.user_state.keep_data()
