@@ -9,6 +9,7 @@ import torch
 from test_page import a_run, blocks, everything, page, status  # noqa: F401  the fixture of a page
 from trainer_nb import Learner, compare, follow, runs
 from trainer_nb.core.history import History
+from trainer_nb.live import run_index
 from trainer_nb.live import runs as runs_module
 from trainer_nb.live.run_index import RunIndex, RunSummary, find_logs, is_lower_better, labels_path, summarize
 
@@ -67,6 +68,14 @@ def test_without_the_database(tmp_path, spoil):
     spoil(tmp_path/"cache"/"trainer_nb"/"trainer_nb-1.sqlite")
     index = RunIndex()
     assert [o.label for o in index.read(find_logs(tmp_path))] == ["a"] and index.opened == 1
+
+
+def test_the_database_does_not_grow_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_index, "MAX_STORED", 2)
+    for name in "abc": write(tmp_path, name)
+    RunIndex().read(find_logs(tmp_path))
+    index = RunIndex()
+    assert len(index.read(find_logs(tmp_path))) == 3 and index.opened == 1
 
 
 def test_a_summary_has_what_counts(tmp_path):

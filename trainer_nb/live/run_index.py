@@ -174,6 +174,9 @@ def cache_folder() -> Path:
     "Return the folder of the user for files that can be made again."
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainer_nb"
 
+# logs in the database; those that were stored first make room for new ones
+MAX_STORED = 5000
+
 class RunIndex:
     "Provide the summaries of logs; a log is read when it has changed, and then only what is new."
     def __init__(
@@ -257,3 +260,5 @@ class RunIndex:
         if self.database is None or not rows: return
         with contextlib.suppress(sqlite3.Error), self.database:
             self.database.executemany("insert or replace into logs values (?, ?, ?, ?)", rows)
+            newest = "select rowid from logs order by rowid desc limit ?"
+            self.database.execute(f"delete from logs where rowid not in ({newest})", (MAX_STORED,))
