@@ -5,11 +5,7 @@ from run_incidents import examples, run_healthy, run_incident
 from tiny import INCIDENTS
 
 # What is not named yet: the README of this folder says what would be seen.
-MISSED = {"labels_shuffled_apart", "classes_numbered_per_split", "evaluation_not_normalized", "augmented_in_place", "texts_cut_off", "layers_in_a_list",
-          "weights_not_loaded", "outputs_never_negative", "loss_broadcasts", "best_model_is_the_worst", "schedule_counts_steps", "stop_gradient_missing",
-          "change_not_seen_by_workers", "older_run_resumed"}
-# Healthy programs with a false finding.
-FALSE = {"gently_fine_tuned", "mixture_of_experts", "policy_gradient"}
+MISSED = {"augmented_in_place", "weights_not_loaded", "best_model_is_the_worst", "stop_gradient_missing", "change_not_seen_by_workers", "older_run_resumed"}
 
 
 @pytest.mark.parametrize("incident", INCIDENTS, ids=lambda o: o.name)
@@ -24,4 +20,4 @@ def test_an_incident_is_named(incident, tmp_path, monkeypatch):
 def test_nothing_is_found_in_a_healthy_program(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = run_healthy(HEALTHY.get(name) or examples()[name], name in HEALTHY)
-    assert bool(found) == (name in FALSE), found
+    assert not found

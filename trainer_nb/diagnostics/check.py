@@ -59,7 +59,7 @@ def learning_rate_for_weights(seen: Evidence) -> Finding | None:
     if not weights: raise Unavailable("no matrix gets a gradient")
     ratio = sorted(float(moved[id(p)]) / float(p.detach().norm()) for p in weights)[len(weights) // 2]
     steps = max(seen.learner.state.max_steps, 20)
-    if 2e-3 / steps < ratio < 1 or not math.isfinite(ratio): return None
+    if 1e-3 / steps < ratio < 1 or not math.isfinite(ratio): return None
     rate = format_value(max(rates))
     lost = "what the weights have learned, or begin with, is lost in one step"
     return Finding(
@@ -106,8 +106,7 @@ def schedule_as_long_as_run(seen: Evidence) -> Finding | None:
     present, state = [g["lr"] for g in run.optimizer.param_groups], copy.deepcopy(given.state_dict())
     rates, why = [], ""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             for _ in range(left):
                 rates.append(max(g["lr"] for g in run.optimizer.param_groups))
                 given.step()
@@ -147,7 +146,9 @@ def samples_are_drawn_once(seen: Evidence) -> Finding | None:
             "warning", f"{repeated:,} of {len(first):,} samples of an epoch are drawn more than once in it",
             "some samples count more than others, and others are left out", "look at the sampler, or leave it out",
         )
-    if len(first) < 20 or first != second or first == sorted(first): return None
+    # an order by length is the same each time
+    is_random = any(hasattr(sampler, name) for name in ("set_epoch", "generator", "seed", "epoch"))
+    if len(first) < 20 or first != second or first == sorted(first) or not is_random: return None
     return Finding(
         "warning", "the samples of the second epoch are shuffled into the same order as those of the first",
         "the same samples are in a batch together each time, and errors of their gradients add up",

@@ -103,8 +103,7 @@ def targets_of_the_outputs_shape(seen: Evidence) -> Finding | None:
     compute = seen.learner.loss_func
     if not callable(compute) or predicted.numel() != labels.numel(): raise Unavailable("they have no common shape")
     if predicted.shape == labels.shape: return None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         losses = [float(compute(predicted.float(), t.float().cpu())) for t in (labels, labels.reshape(predicted.shape))]
     if math.isclose(*losses, rel_tol=1e-3): return None
     return Finding(
@@ -201,7 +200,7 @@ def normalized_inputs(seen: Evidence) -> Finding | None:
 def evaluation_inputs_like_training(seen: Evidence) -> Finding | None:
     known = seen.training_samples.numbers
     for name, (_, samples) in seen.evaluation_sets.items():
-        for what in [what for what in samples.numbers if what in known and len(samples.indexes) >= 20]:
+        for what in [what for what in samples.numbers if what in known and what != "target" and len(samples.indexes) >= 20]:
             (mean, width), (other, other_width) = known[what].spread(), samples.numbers[what].spread()
             if abs(other - mean) <= 2 * width and width / 2 <= other_width <= 2 * width: continue
             return Finding(
@@ -217,8 +216,9 @@ def evaluation_inputs_like_training(seen: Evidence) -> Finding | None:
 def columns_vary(seen: Evidence) -> Finding | None:
     columns = seen.training_samples.columns()
     constant = [str(k) for k in np.flatnonzero(columns.min(0) == columns.max(0))]
-    # some are, in images and in rare categories
-    if len(columns) < 50 or len(constant) <= 0.1 * columns.shape[1]: return None
+    # some are, in images and in counts of words, where the others have the same number often
+    often = np.isin(columns, columns[0, [*map(int, constant)]]).mean() - len(constant) / columns.shape[1]
+    if len(columns) < 50 or len(constant) <= 0.1 * columns.shape[1] or often > 0.05: return None
     return Finding(
         "warning", f"{len(constant)} of {columns.shape[1]} columns of the inputs are the same number in all of"
         f" {len(columns):,} samples: {names_in_short(constant)}",

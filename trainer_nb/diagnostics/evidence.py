@@ -364,16 +364,23 @@ class Evidence:
         return FirstStep(float(step.loss), norm, measure_layers(run, outputs), list(outputs))
 
     def without_gradient(self) -> list[str]:
-        "Return the parameters without a gradient, also with the random numbers of two later steps."
+        "Return the parameters without a gradient, also with the batches and the random numbers of eight later steps."
         run = self.learner.run_state
         without = [name for layer in self.first_step.layers for name in layer.without]
         params, present = dict(run.model.named_parameters()), run.state.global_step
         grads = {p: p.grad for p in params.values()}
+        place = run.current.window, run.cursor, run.bookmark
         with self.buffers_restored():
-            for later in (1, 2) if without else ():
+            for later in range(1, 9):
+                if not without or not run.current.window: break
+                last = run.current.window[-1]
+                # an expert may get nothing of one batch
+                if not run.loader.source.at_end(last.after):
+                    run.current.window, run.cursor, run.bookmark = None, last.after, last.bookmark
                 run.state.global_step = present + later
                 self.take_step()
                 without = [name for name in without if params[name].grad is None]
+        run.current.window, run.cursor, run.bookmark = place
         run.state.global_step = present
         for p, grad in grads.items():
             p.grad = grad

@@ -245,7 +245,8 @@ def losses_fall(past: Past) -> Finding | None:
     if len(losses) < STILL or first_lost_step(past) is not None or highest_spike(past) is not None: return None
     last = losses[-STILL:]
     is_constant = last.min() == last.max()
-    if not is_constant and has_fallen(losses): return None
+    # as much as it earns, a policy loses, and its loss stays about 0
+    if not is_constant and (has_fallen(losses) or losses.min() < 0 < losses.max()): return None
     begin, third = int(past.steps[0]), len(losses) // 3
     first, final = (format_value(float(part.mean())) for part in (losses[:third], losses[-third:]))
     seen = f"the mean loss of the last third of {len(losses)} steps is {final}, that of the first third {first}"
@@ -319,11 +320,11 @@ def accuracy_of(seen: Evidence, loader: Iterable, most: int = 20) -> tuple[float
 @incident("what is learned holds for other samples")
 def learned_holds_for_others(past: Past) -> Finding | None:
     learner, seen = past.learner, Evidence(past.learner, past.seconds)
+    sets = learner.eval_dataset
+    if len(past.losses) < LONG or sets is None or isinstance(sets, dict) or first_lost_step(past) is not None: return None
     past.go_to(past.run.state.global_step)
     class_labels(seen)
-    sets = learner.eval_dataset
-    if len(past.losses) < LONG or sets is None or isinstance(sets, dict) or seen.outputs.labels.ndim != 1:
-        raise Unavailable("the run is too short to tell, or has no evaluation set with a class for each sample")
+    if seen.outputs.labels.ndim != 1: raise Unavailable("the samples have no class")
     with unchanged_data(learner):
         loaders = without_workers(learner.get_train_dataloader()), without_workers(learner.get_eval_dataloader())
         (known, usual, n), (other, most, others) = (accuracy_of(seen, loader) for loader in loaders)

@@ -271,8 +271,12 @@ def layers_in_training_mode(seen: Evidence) -> Finding | None:
     norms = batch_norms(seen.learner.model).items()
     still = [name for name, m in norms if not m.training and any(p.requires_grad for p in m.parameters())]
     if not still:
-        dropouts = {n: m for n, m in seen.learner.model.named_modules() if isinstance(m, nn.modules.dropout._DropoutNd)}
-        off = [name for name, m in dropouts.items() if m.p and name in seen.first_step.called and not m.training]
+        model = seen.learner.model
+        dropouts = {name: m for name, m in model.named_modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p}
+        # those of a frozen teacher are off on purpose
+        def is_trained(name: str) -> bool: return any(p.requires_grad for p in model.get_submodule(name).parameters())
+        dropouts = {name: m for name, m in dropouts.items() if is_trained(name.rpartition(".")[0])}
+        off = [name for name, m in dropouts.items() if name in seen.first_step.called and not m.training]
         if not off or len(off) < len(dropouts): return None
         return Finding(
             "warning", f"no dropout of the model is in training mode in training: {names_in_short(off)}",
