@@ -79,7 +79,7 @@ def messages(run: Run) -> list[Message]:
         found.append(Message("step", "gradients, loss and unused parameters", "all-reduce", num_buckets(gradients + extra), gradients + extra, "Pw + 4(3 + T)"))
     if run.buffers:
         found.append(Message("step", "buffers", "broadcast", 1, run.buffers, "B"))
-    return [*found, Message("log", "number of operations (FLOPs)", "all-reduce", 1, 8, "8")]
+    return [*found, Message("log", "numbers of operations (FLOPs) and of terms", "all-reduce", 1, 16, "16")]
 
 
 def sent(message: Message, n: int, shards: int | None = None, gloo: bool = False) -> float:

@@ -37,8 +37,9 @@ def store_flops(run: RunState) -> None:
     "Add the operations since the last call, of all processes, to state.total_flos."
     flops = run.counters.flops
     if run.device is not None and not run.device.world.is_single_process:
-        own = torch.tensor(flops, dtype=torch.float64).to(run.device.device)
-        flops = run.device.world.all_reduce_sum(own).item()
+        # the losses of one process alone may have terms: whether any has some to log is part of this message
+        own = torch.tensor([flops, len(run.counters.terms)], dtype=torch.float64).to(run.device.device)
+        flops, run.counters.num_terms = run.device.world.all_reduce_sum(own).tolist()
     run.state.total_flos += flops
     run.counters.flops = 0.0
 
@@ -222,11 +223,9 @@ def mean_terms(run: RunState) -> dict[str, float]:
     "Return the means of the named terms over the steps since the last log, of all processes, and begin new sums."
     parts = [{name: (float(total), steps) for name, (total, steps) in run.counters.terms.items()}]
     run.counters.terms = {}
-    if run.device is not None and not run.device.world.is_single_process:
-        world = run.device.world
-        # the losses of one process alone may have terms
-        if world.all_reduce_sum(torch.tensor(float(len(parts[0]))), world.cpu_group).item():
-            parts = world.all_gather_object(parts[0])
+    if run.counters.num_terms:
+        parts = run.device.world.all_gather_object(parts[0])
+        run.counters.num_terms = 0
     sums: dict[str, list] = {}
     for part in parts:
         for name, pair in part.items():

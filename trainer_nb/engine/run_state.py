@@ -182,8 +182,7 @@ class VerbState:
     num_pushed_tasks: int = 0              # tasks that the current one has put at the head of the queue
     # values that were logged while the model is in evaluation mode, which are not the step's; None: it is not
     eval_logs: list[dict] | None = None
-    # of the loop's evaluation: those that it has completed, and those of them that it has not returned again
-    # after an error
+    # of the loop's evaluation: those that it has completed, and those of them not returned again after an error
     evaluations: tuple[list, list] | None = None
     requested_by: str = ""                 # "callback" while a change that a callback requested is applied
 
@@ -214,6 +213,7 @@ class Counters:
     flops: float = 0.0                       # of this process, not yet in state.total_flos
     logged: int = 0                          # the step up to which logs cover the history
     terms: dict[str, tuple[Any, int]] = field(default_factory=dict)   # of the losses since then: sums, and numbers of steps
+    num_terms: float = 0                     # those of all processes, when the operations were summed last
 
 @dataclass(repr=False, eq=False, slots=True)
 class MadeParts:
