@@ -79,8 +79,8 @@ def tries_that_hold(past: Past, tries: list[Try], first: int, limit: float) -> I
         else:
             if not lost_weights(past.learner.run_state): yield each, losses
 
-def highest_spike(past: Past) -> tuple[int, float, float] | None:
-    "Return the step where the highest spike begins, its loss, and the limit there; None without one."
+def highest_spike(past: Past) -> tuple[int, float, float, int] | None:
+    "Return the step where the highest spike begins, its loss, the limit there, and the highest step; None without one."
     known = np.isfinite(past.losses)
     steps, losses = past.steps[known], past.losses[known]
     found = []
@@ -89,11 +89,11 @@ def highest_spike(past: Past) -> tuple[int, float, float] | None:
         limit = spike_limit(losses[max(0, first - WINDOW):first])
         found += [(float(losses[i]), limit, int(steps[i])) for i in range(first, end) if losses[i] > limit]
     if not found: return None
-    k = max(range(len(found)), key=lambda k: found[k][0] - found[k][1])
+    top = k = max(range(len(found)), key=lambda k: found[k][0] - found[k][1])
     # a loss that grows is above the limit before it is highest
     while k and found[k][2] - found[k - 1][2] < EVERY: k -= 1
     loss, limit, step = found[k]
-    return step, loss, limit
+    return step, loss, limit, found[top][2]
 
 def layer_norms(past: Past) -> dict[str, float]:
     "Return the norm of the gradient of each layer at the next step of the copy, which stays where it is."
@@ -164,26 +164,30 @@ def losses_do_not_jump(past: Past) -> Finding | None:
     if first_lost_step(past) is not None: return None
     found = highest_spike(past)
     if found is None: return None
-    first, loss, limit = found
+    first, loss, limit, top = found
+    highest = float(past.losses[past.steps == top][0])
     usual = median(past.losses[past.steps < first][-WINDOW:])
     seen = f"the loss of step {first} is {format_value(loss)}, and the median of those before {format_value(usual)}"
-    later = past.losses[past.steps > first]
-    calm = np.flatnonzero(later <= limit)
+    calm = np.flatnonzero(past.losses[past.steps > top] <= limit)
     came_back = "it has not come back"
-    if len(calm): came_back = f"it came back after {calm[0] + 1} step{'s' if calm[0] else ''}"
+    if len(calm):
+        lasted = int(calm[0]) + 1 + top - first
+        came_back = f"it came back after {lasted} step{'s' if lasted > 1 else ''}"
     past.go_to(max(first - 2, 0), f"{seen}, and ")
     before = layer_norms(past)
     past.go_to(first - 1)
     samples, are_samples = describe_samples(past)
     # losses of a game of two networks, and noise, rise a little and come back
-    if len(calm) and calm[0] < 2 * BACK and not are_samples and loss < 3 * usual: return None
-    # a hard sample in a small batch
-    if len(calm) and not calm[0] and loss < 2 * median(past.losses[:LEAST]): return None
+    if len(calm) and calm[0] < 2 * BACK and not are_samples and highest < 3 * usual: return None
+    early, skip = max(first - 1 - BACK, 0), Try(first - 1, skipped=1)
+    undone = without_change(past, early, first)
+    # a hard sample in a small batch, of a run that nobody has changed
+    if not undone and len(calm) and not calm[0] and highest < 2 * median(past.losses[:LEAST]): return None
     norms = describe_norms(before, layer_norms(past))
-    rate, early, skip = float(past.rates[past.steps == first][0]), max(first - 1 - BACK, 0), Try(first - 1, skipped=1)
+    rate = float(past.rates[past.steps == first][0])
     settings = [] if past.run.args.max_grad_norm else [{"max_grad_norm": 1.0}]
     settings += [{"lr": float(f"{rate / part:.2g}")} for part in (2, 10)]
-    tries = [*without_change(past, early, first), skip, *(Try(early, setting) for setting in settings)]
+    tries = [*undone, skip, *(Try(early, setting) for setting in settings)]
     tried, _ = next(tries_that_hold(past, tries, first, limit), (None, []))
     do = (tried or skip).line
     if tried is not None:
