@@ -426,10 +426,9 @@ def named_optimizers_in_a_step_of_its_own():
     return learner(Adversarial, gradient_accumulation_steps=2, average="ema", average_args={"decay": 0.8}, **idle)
 
 class Searching(Learner):
-    "LBFGS, which evaluates the loss as often as it likes."
+    "LBFGS, which evaluates the loss as often as it likes; each time begins without gradients."
     def optimize(self, model, batches):
         def closure():
-            model.zero_grad()
             loss = sum(nn.functional.mse_loss(model.outer(model.inner(x)), y) for x, y in batches) / len(batches)
             self.backward(loss)
             return loss

@@ -69,6 +69,7 @@ class WholeStep:
             fire_event(self.step.learner, "on_pre_optimizer_step")
             return norm
         def evaluate() -> torch.Tensor:
+            for p in params: p.grad = None
             # all processes take the same decisions
             loss = run.device.world.all_reduce_mean(closure().detach())
             complete()
