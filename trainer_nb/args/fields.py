@@ -152,7 +152,8 @@ TRANSFORMERS_TRACKERS = tuple(settings_table("trackers")["of_transformers"])
 CHOICES: dict[str, tuple] = {name: tuple(member.value for member in enum) for name, enum in ENUM_FIELDS.items()}
 CHOICES |= {name: tuple(values) for name, values in settings_table("choices").items()}
 # TOML has no None
-CHOICES |= {name: (None, *CHOICES[name]) for name in ("dataloader_multiprocessing_context", "on_nan", "on_spike", "average")}
+_OPTIONAL_CHOICES = ("dataloader_multiprocessing_context", "on_nan", "on_spike", "average")
+CHOICES |= {name: (None, *CHOICES[name]) for name in _OPTIONAL_CHOICES}
 
 # %% ../../nbs/02_args/00_fields.ipynb #0404bd5b
 @cache

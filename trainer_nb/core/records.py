@@ -183,7 +183,7 @@ class RowTable:
         name: str,  # of a column, such as "eval_f1"
         greater_is_better: bool | None = None,  # None: unless the name ends in "loss", as for metric_for_best_model
     ) -> Record:
-        "Return the row with the best value, the first of several, without discarded ones; raise KeyError if there is none."
+        "Return the row with the best value, the first of several, without discarded ones; raise KeyError without one."
         rows = CurrentRows(vars(self).get("history", self))
         values = rows.column(name)
         if np.isnan(values).all(): raise KeyError(f"All rows that have a value of {name!r} are discarded.")

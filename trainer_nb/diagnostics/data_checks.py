@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
-from .evidence import Evidence, Finding, Samples, Unavailable, check, digest, names_in_short, sample_parts, without_loader
+from .evidence import Evidence, Finding, Samples, Unavailable, check, digest, names_in_short
+from .evidence import sample_parts, without_loader
 from .interpret import collect_tensors, unchanged_data
 from ..core.seeding import seed_all
 from ..display.tables import format_value

@@ -119,7 +119,7 @@ def try_settings(
     past: Past,
     first: int,  # the step that failed
 ) -> tuple[Try, float] | None:
-    "Return a step to go back to, a setting with which the run does not fail, and the loss it reaches; None without one."
+    "Return a step to go back to, a setting with which the run does not fail, and the loss reached; None without one."
     before = (past.steps < first) & np.isfinite(past.losses)
     if not before.any(): return None
     steps, losses = past.steps[before], past.losses[before]

@@ -155,7 +155,7 @@ class Samples:
         self.is_small &= sum(t.numel() for t in tensors.values()) < 32 and all(map(is_whole, tensors.values()))
 
     def columns(self) -> np.ndarray:
-        "Return the numbers of the first samples, shape (samples, columns). Raise Unavailable where the inputs are none."
+        "Return the numbers of the first samples, shape (samples, columns). Raise Unavailable where inputs are none."
         widths = {len(row) for row in self.rows}
         if len(self.rows) < min(len(self.indexes), 5000) or len(widths) != 1 or widths == {1}:
             raise Unavailable("the inputs are no rows of numbers")

@@ -325,7 +325,8 @@ def accuracy_of(seen: Evidence, loader: Iterable, most: int = 20) -> tuple[float
 def learned_holds_for_others(past: Past) -> Finding | None:
     learner, seen = past.learner, Evidence(past.learner, past.seconds)
     sets = learner.eval_dataset
-    if len(past.losses) < LONG or sets is None or isinstance(sets, dict) or first_lost_step(past) is not None: return None
+    if len(past.losses) < LONG or first_lost_step(past) is not None: return None
+    if sets is None or isinstance(sets, dict): return None
     past.go_to(past.run.state.global_step)
     class_labels(seen)
     if seen.outputs.labels.ndim != 1: raise Unavailable("the samples have no class")

@@ -56,7 +56,7 @@ _QUERIES = frozenset((
 ))
 
 class WatchedItems(torch.Tensor):
-    "A number of labels that records its use in the step in progress, also after conversions; a process takes one step at a time."
+    "A number of labels that records its use in the step in progress (a process takes one at a time), also after conversions."
     is_used = False     # something was computed with it
     is_passed = False   # it has reached the compute_loss of TrainerBase
 

@@ -532,7 +532,8 @@ def may_have_other_parameters(run: RunState) -> bool:
 def warn_untrained_loss(run: RunState):
     "Warn, once, about parameters of a loss function that can be trained and are not in the optimizer."
     loss = run.loss_module
-    if loss is None or run.optimizer is None or run.device.engine is not None or not run.state.is_world_process_zero: return
+    if loss is None or run.optimizer is None or run.device.engine is not None: return
+    if not run.state.is_world_process_zero: return
     held = held_parameters(run.optimizer) | {id(p) for p in run.model.parameters()}
     name = next((n for n, p in loss.named_parameters() if p.requires_grad and id(p) not in held), None)
     if name is None: return

@@ -111,7 +111,8 @@ LIBRARY_KINDS = ("library", "settings", "numbers", "tensors")
 LEARNER = frozenset("""_train_dataset eval_dataset processing_class _learns_itself data_collator model_init
     compute_loss_func loss_func compute_metrics
     preprocess_logits_for_metrics metrics _gen_kwargs optimizers optimizer_cls_and_kwargs
-    current_gradient_accumulation_steps _model_facts _loss_takes_items current_weight current_micro_batch _whole_step run_state snapshots
+    current_gradient_accumulation_steps _model_facts _loss_takes_items current_weight current_micro_batch _whole_step
+    run_state snapshots
     _signature_columns _ignored _trial hp_search_backend label_names model_accepts_loss_kwargs can_return_loss
     _loss_shifts_labels label_smoother""".split())
 

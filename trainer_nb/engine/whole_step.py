@@ -99,7 +99,8 @@ def run_optimize(step: Step) -> None:
         if step.norm is None:
             warn_once(run, "optimize() has not called self.update(), so the step changes no weights.")
             # otherwise torch warns that a schedule was stepped first
-            for optimizer in (run.optimizer, *getattr(run.optimizer, "parts", {}).values()): optimizer._opt_called = True
+            for optimizer in (run.optimizer, *getattr(run.optimizer, "parts", {}).values()):
+                optimizer._opt_called = True
     finally:
         vars(learner).pop("_whole_step", None)
     world = run.device.world

@@ -79,8 +79,8 @@ def running_mean(
     width: int,         # number of steps from one value to the next
     is_log: bool,       # they are drawn on a logarithmic axis
 ) -> np.ndarray:
-    """Return the running mean that a chart draws. On a logarithmic axis it is the mean of the logarithms: one value may exceed
-    the others by orders of magnitude, and would be all that the mean shows, far before and after it."""
+    """Return the running mean that a chart draws. On a logarithmic axis it is the mean of the logarithms: one value may
+    exceed the others by orders of magnitude, and would be all that the mean shows, far before and after it."""
     if not is_log: return centered_moving_average(values, smooth, width)
     logarithms = np.log(values, out=np.full(len(values), np.nan), where=values > 0)
     return np.exp(centered_moving_average(logarithms, smooth, width))

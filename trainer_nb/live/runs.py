@@ -261,7 +261,8 @@ class RunsModel(ViewModel):
         verdict = ""
         if best is not None:
             verdict = f"{'Lowest' if lower else 'Highest'} {name} {format_value(best[0])}: {self.rows[0].name}"
-        return {"state": state, "words": words or "no log of a run yet", "where": "", "tone": "plain", "verdict": verdict}
+        words = words or "no log of a run yet"
+        return {"state": state, "words": words, "where": "", "tone": "plain", "verdict": verdict}
 
     def plain_parts(self) -> Iterator[tuple[str, Any]]:
         yield from super().plain_parts() if self.curves else [("title", self.label), ("status", self.status())]

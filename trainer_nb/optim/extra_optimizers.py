@@ -112,7 +112,7 @@ _CHANGED_CLASSES: dict[str, Callable[[type], type]] = {"GrokAdamW": with_usual_s
 def optimizer_in_full(
     optim: str,  # "package:Class"
 ) -> type[torch.optim.Optimizer]:
-    "Return the class that is named in full. Raise ImportError without its library, ValueError for one without use here."
+    "Return the class that is named in full. Raise ImportError without its library, ValueError for one of no use here."
     module, _, name = optim.partition(":")
     library = import_library(module, optim)
     cls = getattr(library, name, None)
