@@ -27,10 +27,11 @@ def events(learn, kinds=("evaluate", "log", "set", "checkpoint")):
 
 # --- the mean of several -----------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("average", [None, "ema"])
-def test_the_mean_of_several_runs(average, tmp_path):
-    "Of checkpoints, snapshots, models and files, in any mixture: the mean of what is evaluated."
+@pytest.mark.parametrize("average,tied", [(None, False), ("ema", False), ("ema", True)])
+def test_the_mean_of_several_runs(average, tied, tmp_path):
+    "Of checkpoints, snapshots, models and files, in any mixture: the mean of what is evaluated, under all names of tied weights."
     learn = quiet_learner(tmp_path, average=average, **({} if average is None else {"average_args": {"decay": 0.5}}))
+    if tied: learn.model.same, learn.model.weight = next(learn.model.children()), next(learn.model.parameters())
     sources, wanted = [], []
     for i, take in enumerate((learn.save_checkpoint, learn.snapshot, lambda: learn.save_model(tmp_path / "model"))):
         learn.step(3)
@@ -40,7 +41,7 @@ def test_the_mean_of_several_runs(average, tmp_path):
     for name, t in wanted[0].items():
         if t.is_floating_point(): torch.testing.assert_close(found[name], (t + 2 * wanted[1][name] + wanted[2][name]) / 4)
         else: assert torch.equal(found[name], wanted[2][name])
-    assert found.keys() == wanted[0].keys()
+    assert found.keys() == learn.model.state_dict().keys()
     learn.model.load_state_dict(found)
     assert all(torch.equal(t, found[k]) for k, t in merge([learn.model, dict(learn.model.state_dict())]).items())
 

@@ -176,6 +176,12 @@ def read_only_digests(run: RunState, walk: ModuleWalk) -> dict[str, str]:
     digests = shared_copies(run).digests
     return {n: digests.digest(o) for n, o in walk.read_only.items()}
 
+def tied_names(model: torch.nn.Module) -> dict[str, str]:
+    "Return the further names of tied weights and buffers, also of those in a module with two names, each with the first."
+    first: dict[int, str] = {}
+    found = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    return {n: kept for n, t in found if (kept := first.setdefault(id(t), n)) != n}
+
 def _capture_model(run: RunState, tensors, values):
     walk = tensors.walk
     limited = {id(m.weight) for _, m in walk.each if has_max_norm(m)}
@@ -194,6 +200,9 @@ def _capture_model(run: RunState, tensors, values):
     values["extra"] = {n: copy.deepcopy(m.get_extra_state()) for n, m in walk.with_extra_state().items()}
     if walk.read_only:
         values["read_only"] = read_only_digests(run, walk)
+    tied = tied_names(run.model)
+    if tied:
+        values["tied"] = tied
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #382fbe98
 def _same_layout(a, b) -> bool: return a.shape == b.shape and a.dtype == b.dtype

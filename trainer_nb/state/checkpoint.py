@@ -10,6 +10,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -420,7 +421,8 @@ def snapshot_weights(snapshot: Snapshot) -> dict[str, torch.Tensor]:
         name, _, key = n.removeprefix("optimizer/").rpartition("/")
         if key.startswith("average_"): name = f"{name.rpartition('.')[0]}.{key.removeprefix('average_')}".lstrip(".")
         if n.startswith("optimizer/") and key.startswith("average") and name in found: found[name] = t
-    return found
+    tied = snapshot.values.get("tied", {})
+    return found | {n: found[first] for n, first in tied.items() if first in found and f"buffers/{n}" not in omitted}
 
 def source_weights(
     source: Any,  # a snapshot, a model, a state_dict, or the folder of a checkpoint or a model
@@ -431,7 +433,21 @@ def source_weights(
     if isinstance(source, Mapping): return dict(source)
     folder = Path(source).expanduser()
     is_run = (folder / "run.json").is_file() and (folder / MANIFEST_NAME).is_file()
-    return snapshot_weights(read_checkpoint(folder)) if is_run else read_weights(folder)
+    if is_run: return snapshot_weights(read_checkpoint(folder))
+    from safetensors import safe_open
+    found = read_weights(folder)
+    for file in folder.glob("*.safetensors"):
+        # huggingface_hub writes there which names it leaves out for tied weights; transformers does not
+        with safe_open(file, "pt") as opened:
+            found |= {n: found[kept] for n, kept in (opened.metadata() or {}).items() if kept in found}
+    return found
+
+def names_with_one_memory(weights: Mapping[str, torch.Tensor]) -> list[list[str]]:
+    "Return the names of each weight that has several."
+    places: dict[Any, list[str]] = {}
+    for name, t in weights.items():
+        if t.numel(): places.setdefault((t.data_ptr(), t.shape, t.stride()), []).append(name)
+    return [names for names in places.values() if len(names) > 1]
 
 def merge(
     sources: Sequence,  # of weights, as in source_weights
@@ -443,8 +459,14 @@ def merge(
     if len(parts) != len(sources) or not sum(parts):
         raise ValueError(f"merge() has {len(sources)} sources and weights={weights!r}; give one number for each, with a sum.")
     total: dict[str, torch.Tensor] = {}
+    tied: list[list[str]] = []
     for source, part in zip(sources, parts):
         read = source_weights(source)
+        tied += names_with_one_memory(read)
+        # where some have all names of a tied weight, and others one
+        for names, found in product(tied, (read, total)):
+            given = next((found[n] for n in names if n in found), None)
+            if given is not None: found.update(dict.fromkeys((n for n in names if n not in found), given))
         if total: check_same_weights("merge() needs weights of one model", sorted(total.keys() ^ read.keys()), read, total)
         for name, t in read.items():
             t = t.detach().cpu()
