@@ -60,8 +60,10 @@ class LogsLoss(Learner):
 
 
 class NamesLoss(LogsLoss):
-    "Returns its loss under a second name, too."
-    def named(self, loss): return {"loss": loss, "part": loss}
+    "Returns its loss under a second name, too, and a term that every third micro-batch has."
+    def named(self, loss):
+        self.count = getattr(self, "count", 0) + 1
+        return {"loss": loss, "part": loss} | ({"rare": 10.0} if self.count % 3 == 1 else {})
 
 
 @pytest.mark.parametrize("cls", [LogsLoss, NamesLoss])
@@ -73,6 +75,7 @@ def test_values_of_a_loss_are_means_and_those_of_evaluations_are_metrics(cls):
     rows = [row for row in learn.state.log_history if "part" in row]
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5] and {row.get("note", "text") for row in rows} == {"text"}
     np.testing.assert_allclose(learn.history.column("part"), learn.history.column("loss"), rtol=1e-6)
+    if cls is NamesLoss: assert learn.history.column("rare").tolist() == [10] * 5
     evaluations = [row for row in learn.state.log_history if "eval_loss" in row]
     assert [row["eval_part"] for row in evaluations] == [row["eval_loss"] for row in evaluations] and evaluations[0]["eval_seen"] == 10
     assert learn.state.best_metric == min(row["eval_loss"] for row in evaluations)
@@ -94,18 +97,26 @@ def test_a_value_that_is_written_over_keeps_what_was_logged():
     assert learn.history.column("count").tolist() == [2, 5]
 
 
-@pytest.mark.parametrize("cls", [LogsLoss, NamesLoss])
+@pytest.mark.parametrize("cls, every", [(LogsLoss, 1), (NamesLoss, 1), (NamesLoss, 500)])
 @pytest.mark.xdist_group("launch")
-def test_values_of_a_loss_are_means_over_processes(cls):
-    "Also where only one process logs a value."
-    one, two = (hard_learner(cls, logging_steps=1, eval_dataset=Augmented(10), max_steps=3, gradient_accumulation_steps=2, per_device_train_batch_size=size) for size in (8, 4))
+def test_values_of_a_loss_are_means_over_processes(cls, every, tmp_path):
+    "Also where only one process logs a value, and where the interval of a log is left and gone on with by a checkpoint and a snapshot."
+    one, two = (hard_learner(cls, logging_steps=every, include_num_input_tokens_seen="all", eval_dataset=Augmented(10), max_steps=3, gradient_accumulation_steps=2, per_device_train_batch_size=size) for size in (8, 4))
     two.launch(2)
     try:
+        if every > 1:
+            two.step()
+            two.close()
+            two.launch(2)
+            two.step()
+            two.save_checkpoint(tmp_path / "here")
+            two.load_checkpoint(tmp_path / "here")
         two.train()
         found = two.evaluate()
     finally: two.close()
     one.train()
-    np.testing.assert_allclose(two.history.column("part"), two.history.column("loss"), rtol=1e-5)
+    losses = two.history.column("loss")
+    np.testing.assert_allclose(two.history.column("part"), losses if every == 1 else [math.nan, math.nan, losses.mean()], rtol=1e-5)
     assert found["eval_part"] == pytest.approx(found["eval_loss"], rel=1e-6)
     np.testing.assert_allclose(2 * two.history.column("labels"), one.history.column("labels"), rtol=1e-5)
     assert len(two.history.column("rank 0")) == 3

@@ -322,7 +322,7 @@ def store_event(history: History, event: dict[str, Any]):
             history.branch_changes = event["data"].get("changes", {})
         metrics = event["data"] if event["kind"] == "evaluate" else {}
         # of logged values the numbers, but not the summary at the end of the run
-        if event["kind"] == "log" and "train_runtime" not in event["data"]:
+        if event["kind"] == "log" and "total_flos" not in event["data"]:
             metrics = {
                 name: value for name, value in event["data"].items()
                 if isinstance(value, (int, float)) and name not in LOGGED_BY_LOOP and not name.endswith(TIMING_SUFFIXES)

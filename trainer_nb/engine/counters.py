@@ -34,14 +34,25 @@ def num_non_embedding_parameters(model: torch.nn.Module) -> int:
     return _PARAMETER_COUNTS[model]
 
 def store_flops(run: RunState) -> None:
-    "Add the operations since the last call, of all processes, to state.total_flos."
+    "Add the operations since the last call, of all processes, to state.total_flos; average the sums of named terms over them."
     flops = run.counters.flops
     if run.device is not None and not run.device.world.is_single_process:
-        # the losses of one process alone may have terms: whether any has some to log is part of this message
+        # the losses of one process alone may have terms: whether any has some is part of this message
         own = torch.tensor([flops, len(run.counters.terms)], dtype=torch.float64).to(run.device.device)
-        flops, run.counters.num_terms = run.device.world.all_reduce_sum(own).tolist()
+        flops, num_terms = run.device.world.all_reduce_sum(own).tolist()
+        if num_terms:
+            share_terms(run)
     run.state.total_flos += flops
     run.counters.flops = 0.0
+
+def share_terms(run: RunState) -> None:
+    "Give all processes the averages of their sums of named terms, so that a snapshot of one stands for all."
+    own = {name: (float(total), steps) for name, (total, steps) in run.counters.terms.items()}
+    parts = run.device.world.all_gather_object(own)
+    run.counters.terms = {
+        name: tuple(sum(part.get(name, (0.0, 0))[i] for part in parts) / len(parts) for i in (0, 1))
+        for name in {name: None for part in parts for name in part}
+    }
 
 # %% ../../nbs/06_engine/04_counters.ipynb #5e1f0c02
 # conversions, after which it is still the number of labels
@@ -207,30 +218,24 @@ def mean_loss_to_log(
 
 def add_terms(run: RunState) -> None:
     "Add the named terms of a step's losses to the sums since the last log."
-    parts = run.current.terms
+    # an override may compute losses without forward_move(), which determines the shares: a term is their mean
+    parts = [(terms, 1 / len(run.current.terms) if share is None else share) for terms, share in run.current.terms]
     run.current.terms = []
-    step: dict[str, Any] = {}
-    for terms, share in parts:
-        for name, value in terms.items():
-            # an override may compute losses without forward_move(), which determines the share: a term is their mean
-            part = 1 / sum(name in others for others, _ in parts) if share is None else share
-            step[name] = step.get(name, 0.0) + value * part
-    for name, value in step.items():
+    whole = sum(share for _, share in parts)
+    for name in {name: None for terms, _ in parts for name in terms}:
+        present = sum(share for terms, share in parts if name in terms)
+        # no more than batches that do not count have it
+        if not present: continue
+        # where some losses do not have it, the others stand for them
+        value = sum(terms[name] * (share * (whole / present)) for terms, share in parts if name in terms)
         total, steps = run.counters.terms.get(name, (0.0, 0))
         run.counters.terms[name] = total + value, steps + 1
 
 def mean_terms(run: RunState) -> dict[str, float]:
-    "Return the means of the named terms over the steps since the last log, of all processes, and begin new sums."
-    parts = [{name: (float(total), steps) for name, (total, steps) in run.counters.terms.items()}]
+    "Return the means of the named terms over the steps since the last log, which store_flops() has shared; begin new sums."
+    terms = run.counters.terms
     run.counters.terms = {}
-    if run.counters.num_terms:
-        parts = run.device.world.all_gather_object(parts[0])
-        run.counters.num_terms = 0
-    sums: dict[str, list] = {}
-    for part in parts:
-        for name, pair in part.items():
-            sums.setdefault(name, []).append(pair)
-    return {name: sum(total for total, _ in pairs) / sum(n for _, n in pairs) for name, pairs in sums.items()}
+    return {name: float(total) / steps for name, (total, steps) in terms.items()}
 
 def run_mean_loss(run: RunState) -> float:
     "Return the mean loss of all steps."

@@ -212,8 +212,7 @@ class Counters:
     tokens: torch.Tensor | None = None       # tokens counted on a device; all others are in the state
     flops: float = 0.0                       # of this process, not yet in state.total_flos
     logged: int = 0                          # the step up to which logs cover the history
-    terms: dict[str, tuple[Any, int]] = field(default_factory=dict)   # of the losses since then: sums, and numbers of steps
-    num_terms: float = 0                     # those of all processes, when the operations were summed last
+    terms: dict[str, tuple[Any, float]] = field(default_factory=dict)   # of the losses since then: sums, and numbers of steps
 
 @dataclass(repr=False, eq=False, slots=True)
 class MadeParts:

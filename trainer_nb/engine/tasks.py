@@ -344,6 +344,10 @@ def do_finish(learner: TrainerBase, task: Task) -> None:
         push_tasks(run, Task("load_best"))
     if run.args.average is not None:
         push_tasks(run, Task("use_average"))
+    terms = mean_terms(run)
+    if terms:
+        # of the steps that no log has covered
+        push_tasks(run, Task("log", data={"logs": terms}))
     push_tasks(run, Task("log", data={"logs": train_metrics(run)}), Task("event", "on_train_end"))
 
 def train_metrics(run: RunState) -> dict[str, float]:

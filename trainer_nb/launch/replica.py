@@ -214,6 +214,8 @@ def run_until_limit(
 
 def run_verb(replica: Replica, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
     "Execute a verb of the learner."
+    if name in ("save_checkpoint", "snapshot"):
+        replica.learner.store_flos()
     value = getattr(replica.learner, name)(*args, **kwargs)
     # it may have repeated steps
     replica.speed_reporter.report(replica.learner.run_state.state.global_step)
@@ -407,7 +409,8 @@ def process_location(learner: TrainerBase) -> dict[str, Any]:
 
 # %% ../../nbs/11_launch/14_replica.ipynb #2721b355
 def replica_checksums(replica: Replica) -> dict[str, int]:
-    "Return the checksums of this process's weights."
+    "Return the checksums of this process's weights; sum the counters, which leave with the state of the main process."
+    replica.learner.store_flos()
     return weight_checksums(replica.learner.run_state)
 
 def call_gate(
