@@ -223,7 +223,7 @@ def test_a_chart_in_an_exported_page(opened):
 def test_the_picture_is_small():
     noise = np.random.default_rng(0).normal(size=100_000)
     huge = Panel("a", [LineSeries(np.arange(100_000), noise, f"line {i}") for i in range(30)])
-    assert len(picture_html([huge])) < MAX_PICTURE_CHARS and len(packed_script()) < 13_000
+    assert len(picture_html([huge])) < MAX_PICTURE_CHARS and len(packed_script()) < 13_500
     rows = [f"layer {i}" for i in range(60)]
     assert len(picture_html([Panel("b", [Heatmap(np.arange(1000), rows, np.abs(noise[:60_000]).reshape(60, 1000), log=True)])])) < MAX_PICTURE_CHARS
     data = re.search(r"base64,([^\"]+)\">", picture_html([loss_panel()]))[1]
