@@ -175,7 +175,7 @@ def test_unknown_names():
     ("Did you mean 'cosine'?", dict(lr_scheduler_type="cosin")), ("Did you mean 'adamw_torch'", dict(optim="adamw_torh")), ("Did you mean 'torch.optim:NAdam'", dict(optim="NAdam")),
     ("Did you mean 'epoch'?", dict(eval_strategy="epochs")), ("'random', 'sequential'", dict(train_sampling_strategy="by_length")), ("is for orders by length", dict(length_column_name="n")),
     ("'light', 'full'", dict(rollback="heavy")), ("'ema', 'swa'", dict(average="mean")), ("from 0 to 1", dict(average="ema", average_args=dict(decay=99))),
-    ("does not take", dict(average="swa", average_args=dict(decay=0.9))), ("Give average=", dict(average_args=dict(decay=0.9))),
+    ("does not take", dict(average="swa", average_args=dict(decay=0.9))), ("Give average=", dict(average_args=dict(decay=0.9))), ("give a dictionary", dict(average="ema", average_args="decay=0.9")),
     ("averages the weights itself", dict(average="ema", optim="schedule_free_sgd")), ("which fsdp divides", dict(average="ema", fsdp=True)), ("give dataloader_num_workers", dict(dataloader_prefetch_factor=2)),
     ("give dataloader_num_workers", dict(dataloader_persistent_workers=True)), ("give dataloader_num_workers", dict(dataloader_multiprocessing_context="fork")),
     ("list[str]", dict(label_names="labels")),

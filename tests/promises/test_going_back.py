@@ -55,6 +55,8 @@ def test_a_step_of_its_own(name):
     del learn.update
     for call in (learn.update, learn.debug_step):
         with pytest.raises(InvalidOperation, match="optimize()"): call()
+    assert {learn.optimizer.state[p].get("averages", BEFORE) for p in learn.model.parameters()} == {BEFORE}   # once a step
+    assert "no step can be taken" not in str(learn.check())
     learn.step(AFTER)
     assert look(learn) == straight(name)
 

@@ -843,6 +843,7 @@ FORMS = {
     "several samples": (lambda: plain(data=PAIRS).predict_one(PAIRS[:3]), TypeError, r"predict_one\(\) takes one sample, not a list of 3; learn.predict\("),
     "several rows": (lambda: learner().predict_one(ROWS[:3]), TypeError, r"predict_one\(\) takes one sample, not a list of 3; learn.predict\("),
     "no forward": (lambda: plain(WithoutForward()).step(), TypeError, "WithoutForward has no forward.*training_step.*compute_loss"),
+    "a parameter in two optimizers": (lambda: plain(optimizers=dict.fromkeys("ab", lambda model: torch.optim.SGD([model.weight], lr=1))).step(), ValueError, "'a' and 'b' have the same"),
     "batch and index": (lambda: plain(cls=StepOfBatch), TypeError, r"training_step\(model, inputs, num_items_in_batch=None\)"),
     "batch alone": (lambda: plain(cls=StepOfBatchAlone), TypeError, r"training_step\(model, inputs, num_items_in_batch=None\)"),
 }

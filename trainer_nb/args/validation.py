@@ -9,6 +9,7 @@ import math
 import importlib.util
 import os
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
@@ -151,6 +152,8 @@ def tracker_names(
 def average_options(args: Any) -> dict[str, Any]:
     "Return the options of the average of the weights. Raise ValueError for an unknown one, or one out of its bounds."
     given = args.average_args or {}
+    if not isinstance(given, Mapping):
+        raise ValueError(f"average_args={given!r} cannot be read; give a dictionary, such as {{'decay': 0.99}}, or JSON.")
     known = {} if args.average is None else settings_table("average")[args.average]
     for name, value in given.items():
         if name not in known:

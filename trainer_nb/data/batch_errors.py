@@ -154,7 +154,8 @@ def explain_forward_error(
     if isinstance(error, NotImplementedError) and type(model).forward is nn.Module.forward:
         return TypeError(
             f"{name} has no forward; define it, or call another method of the model, such as its training_step, in an"
-            " override of the learner's compute_loss(self, model, inputs, return_outputs=False)."
+            " override of the learner's compute_loss(self, model, inputs, return_outputs=False). Where optimize() is"
+            " overridden, training does without, and this needs it."
         )
     if isinstance(error, (TypeError, AttributeError)):
         explained = type_error(error, name, given)

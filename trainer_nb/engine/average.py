@@ -14,6 +14,7 @@ import torch
 from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
 from ..args.validation import average_options
+from .counters import warn_once
 from .run_state import RunState, run_modules
 from .snapshot import await_copies
 from .snapshot_tensors import Snapshot
@@ -48,17 +49,16 @@ def update_averages(
     model: torch.nn.Module,
     options: Mapping[str, Any],  # as average_options returns them
     step: int,  # that has updated the weights, from 1 on
-    max_steps: int,  # of the run
+    start: int,  # steps before those that count
     updated: Container[torch.nn.Parameter] | None = None,  # the updated parameters; None: those with a gradient
 ) -> None:
     "Update the averages of the weights after a step that counts for them."
-    start = options["start"] if options["start"] >= 1 else math.ceil(options["start"] * max_steps)
     if step <= start or (step - start) % options["every"]: return
     pairs: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
     for p, tensors in averaged_tensors(optimizer, model):
-        if updated is not None and p not in updated: continue
         # an optimizer may initialize the state of a parameter at its first gradient, if there is none
-        if p.grad is None and "average" not in optimizer.state.get(p, ()): continue
+        is_updated = p.grad is not None or "average" in optimizer.state.get(p, ())
+        if not (is_updated if updated is None else p in updated): continue
         entries = optimizer.state[p]
         n = entries.get("averages", 0)
         entries["averages"] = n + 1
@@ -106,7 +106,14 @@ def update_average(run: RunState, updated: Container[torch.nn.Parameter] | None 
     "Update the averages of the weights after a step, if the settings ask for them."
     if run.args.average is None: return
     options, state = average_options(run.args), run.state
-    update_averages(run.optimizer, run_modules(run), options, state.global_step + 1, state.max_steps, updated)
+    start = options["start"] if options["start"] >= 1 else math.ceil(options["start"] * state.max_steps)
+    if start >= state.max_steps:
+        warn_once(
+            run,
+            f"The average of the weights begins after step {start}, and the run ends at step {state.max_steps}: there is"
+            f" none, and the last weights are used. Give a smaller one: average_args={{'start': 0.5}}, for example.",
+        )
+    update_averages(run.optimizer, run_modules(run), options, state.global_step + 1, start, updated)
 
 def switch_average(run: RunState) -> None:
     "Put the average of the weights into the model, or the weights that are trained if it has the average."

@@ -45,6 +45,7 @@ class WholeStep:
     def __init__(self, step: Step):
         self.step = step
         self.run = step.run
+        self.updated: set[torch.nn.Parameter] = set()
         if self.run.device.scaler is not None or not self.run.device.has_whole_run:
             raise InvalidOperation(
                 "optimize() is overridden, and fp16, fsdp and deepspeed make assumptions about the backward passes of a"
@@ -80,7 +81,7 @@ class WholeStep:
             run.optimizer.step(**which)
         else:
             run.optimizer.step(evaluate, **which)
-        update_average(run, {p for p in params if p.grad is not None})
+        self.updated.update(p for p in params if p.grad is not None)
         for p in params: p.grad = None
         return self.step.norm
 
@@ -96,6 +97,8 @@ def run_optimize(step: Step) -> None:
     vars(learner)["_whole_step"] = whole
     try:
         step.add(learner.optimize(unwrap(run.wrapped_model), batches))
+        # once, also of what was updated several times
+        update_average(run, whole.updated)
         if step.norm is None:
             warn_once(run, "optimize() has not called self.update(), so the step changes no weights.")
             # otherwise torch warns that a schedule was stepped first

@@ -16,8 +16,15 @@ class NamedOptimizers(torch.optim.Optimizer):
     "Hold several optimizers by name. Raise ValueError for a parameter that two of them have."
     def __init__(self, parts: Mapping[str, torch.optim.Optimizer]):
         self.parts = dict(parts)
+        owners: dict[torch.nn.Parameter, str] = {}
         for name, part in self.parts.items():
             for group in part.param_groups: group["optimizer"] = name
+            for p in (p for group in part.param_groups for p in group["params"]):
+                if owners.setdefault(p, name) != name:
+                    raise ValueError(
+                        f"The optimizers {owners[p]!r} and {name!r} have the same parameter, of shape {tuple(p.shape)};"
+                        " give each one to one of them."
+                    )
         super().__init__([group for part in self.parts.values() for group in part.param_groups], {})
         for part in self.parts.values(): self.state.update(part.state)
 

@@ -252,7 +252,8 @@ def clone_learner(
     "Make a learner of the same class with the same data and a copied model; its run has not begun."
     if any(o is not None for o in learner.optimizers):
         raise InvalidOperation(
-            f"{why}. Give the Learner optimizer_cls_and_kwargs=(class, options), or override create_optimizer."
+            f"{why}. Give the Learner optimizer_cls_and_kwargs=(class, options) or optimizers={{'name': function of the"
+            " model}, or override create_optimizer."
         )
     run = learner.run_state
     new = object.__new__(type(learner))
