@@ -293,6 +293,14 @@ def test_the_model_has_the_average_at_the_end_and_the_run_can_go_on(average):
     assert all(torch.equal(t, begun[0][k]) for k, t in end.items())
 
 
+@pytest.mark.parametrize("given,words", [(dict(average="ema"), "affine=False"), (dict(average="swa", average_args={"start": 99}), "begins after step 99")])
+def test_an_average_that_is_not_complete_warns(given, words):
+    from going_back import learner
+    learn = learner(**given)
+    learn.model.norm = nn.BatchNorm1d(4, affine=False)
+    with pytest.warns(UserWarning, match=words): learn.step(2)
+
+
 # --- what is read, and what is refused -----------------------------------------------------------------------------------
 
 def test_which_layers_an_optimizer_is_for():
