@@ -95,6 +95,8 @@ def merge(sources, weights=None):
     "Return the weighted mean of the weights of several snapshots or checkpoints; see `trainer_nb.state.checkpoint.merge`."
     from .state.async_save import wait_for_savers
     from .state.checkpoint import merge
+    if not isinstance(sources, (list, tuple)):
+        raise TypeError(f"merge() takes a list of sources, merge([a, b], weights=[1, 2]), not one {type(sources).__name__}.")
     for folder in (source for source in sources if isinstance(source, (str, Path))):
         wait_for_savers(shelf=Path(folder).expanduser().absolute().parent)
     return merge(sources, weights)

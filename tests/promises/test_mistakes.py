@@ -283,6 +283,11 @@ class Words(nn.Module):
     def forward(self, ids, labels=None): return {"loss": F.cross_entropy(self.out(self.words(ids).mean(1)), labels)}
 
 
+class Tokens(nn.Module):
+    def __init__(self): super().__init__(); self.words = nn.Embedding(10, 4)
+    def forward(self, ids, mask=None): return self.words(ids.view(ids.size(0), -1)).sum()
+
+
 class Own(Learner):
     def compute_loss(self, model, inputs, return_outputs=False): return model(**inputs)["loss"]
 
@@ -304,7 +309,25 @@ class Pads:
 
 DOUBLE = r"The column 'x' is float64, and the layer 'layer' \(Linear\) takes float32; convert it in the data set: x.float\(\)"
 
+def returns(*given, **terms):
+    "A loss that is returned in an unusual form: in front of others, or in a dict with them."
+    def loss(output, labels): return (F.cross_entropy(output, labels), *given) if given else {"loss": F.cross_entropy(output, labels)} | terms
+    return loss
+
+class Whole(Learner):
+    "Returns a dict from a step of its own."
+    def optimize(self, model, batches):
+        loss = self.compute_loss(model, batches[0])
+        self.backward(loss)
+        self.update()
+        return {"loss": loss}
+
 TRAINED = {
+    "terms in a tuple": (lambda: plain(loss_func=returns({"rec": 1.0})), TypeError, r"is a tuple.*\{'loss': loss, 'rec': rec\}"),
+    "a term of the log's name": (lambda: plain(loss_func=returns(epoch=1.0)), ValueError, "an entry 'epoch' beside the loss; rename it"),
+    "a term of an evaluation's name": (lambda: plain(loss_func=returns(eval_loss=1.0)), ValueError, "an entry 'eval_loss' beside the loss; rename it"),
+    "a term whose name is no text": (lambda: plain(loss_func=lambda o, l: {"loss": F.cross_entropy(o, l), 1: 1.0}), ValueError, "an entry 1 beside the loss; rename it"),
+    "a dict from optimize": (lambda: plain(cls=Whole), TypeError, r"optimize returned a dict.*self.log\(\{'name': value\}\)"),
     "no loss, pairs": (lambda: plain(loss_func=None), TypeError, "Linear's forward takes input, and a sample has 2 parts.*give the Learner loss_func="),
     "no loss, rows": (lambda: learner(Labelless()), TypeError, "Labelless's forward takes x, .* returns no loss, so give the Learner loss_func="),
     "a column missing": (lambda: learner(Two()), TypeError, "Two's forward needs 'y', and the batch has x, labels; rename"),
@@ -322,6 +345,7 @@ TRAINED = {
     "positions": (lambda: plain(data=TensorDataset(X[:, None].repeat(1, 5, 1), Y[:, None].repeat(1, 5))), ValueError, r"output.flatten\(0, -2\) and labels.flatten\(\)"),
     "text of another name": (lambda: learner(data=[{"text": "a", "labels": 0}] * 9), TypeError, "the column 'text' is text.*tokenizer"),
     "text rows": (lambda: learner(data=["a", "b"] * 9), TypeError, "tokenizer"),
+    "as many text rows as forward has arguments": (lambda: learner(Tokens(), data=["a", "b"] * 9, per_device_train_batch_size=2), TypeError, "Item 0 of the samples is text.*tokenizer"),
     "None": (lambda: learner(data=rows(x=None)), TypeError, "needs 'x', and the batch has labels"),
     "double": (lambda: learner(data=doubles()), ValueError, DOUBLE),
     "double, NumPy": (lambda: learner(data=[{**row, "x": row["x"].numpy()} for row in doubles()]), ValueError, DOUBLE),
@@ -578,6 +602,11 @@ READ = {
     "history.eval_loss": (lambda learn: learn.history.eval_loss, AttributeError, r"history\['eval_loss'\] is that metric by step, and history.evaluations\(\)"),
     "history.evalutions": (lambda learn: learn.history.evalutions(), AttributeError, "Did you mean 'evaluations'"),
     "history['los']": (lambda learn: learn.history["los"], KeyError, "There is no column 'los'; there are step, epoch, loss.*Did you mean 'loss'"),
+    "history.best('no')": (lambda learn: learn.history.best("eval_rare"), KeyError, "No row has a number as 'eval_rare'"),
+    "history.best('f1')": (lambda learn: learn.history.best("f1"), KeyError, "Did you mean 'eval_f1'"),
+    "history['acc']": (lambda learn: learn.history["acc"], KeyError, "Did you mean 'eval_accuracy'"),
+    "merge(learner)": (lambda learn: trainer_nb.merge([learn, learn]), TypeError, r"of type Learner; it takes.*learn.snapshot\(\)"),
+    "merge(model)": (lambda learn: trainer_nb.merge(learn.model), TypeError, r"a list of sources, merge\(\[a, b\]"),
     "history.best('los')": (lambda learn: learn.history.best("los"), KeyError, "There is no column 'los'"),
     "best": (lambda learn: learn.best, AttributeError, r"learn.history.best\('eval_loss'\)"), "epochs": (lambda learn: learn.epochs, AttributeError, "learn.run"),
     "remove": (lambda learn: learn.remove, AttributeError, "no attribute 'remove'.$"), "rset": (lambda learn: learn.rset, AttributeError, "Did you mean 'reset'"),
@@ -618,9 +647,10 @@ WHOLE = {
 
 @pytest.mark.parametrize("what", READ)
 def test_reading_what_does_not_exist(what):
-    learn = learner(eval_dataset=ROWS)
+    learn = learner(eval_dataset=ROWS, compute_metrics=lambda p: {"f1": 0.5, "accuracy": 0.5, "rare": float("nan")})
     learn.step()
     learn.evaluate()
+    learn.log({"the last step": learn.history[-1]})
     learn.snapshot("beginning")
     mistake, kind, words = READ[what]
     refused(lambda: mistake(learn), kind, words)

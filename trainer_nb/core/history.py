@@ -141,7 +141,9 @@ class History(RowTable):
                 is_metric = True
         if not is_metric:
             names = ", ".join(column for column in known if not column.endswith(TIMING_SUFFIXES))
-            raise KeyError(f"There is no column {name!r}; there are {names}.{suggest_names(name, known)}")
+            meant = next((column for column in known if column.startswith(f"eval_{name}")), "")
+            hint = suggest_names(name, known) or (f" Did you mean {meant!r}?" if meant else "")
+            raise KeyError(f"There is no column {name!r}; there are {names}.{hint}")
         return values
 
     def mean_loss(self, start: int = 0, stop: int | None = None) -> float:

@@ -186,7 +186,7 @@ class RowTable:
         "Return the row with the best value, the first of several, without discarded ones; raise KeyError without one."
         rows = CurrentRows(vars(self).get("history", self))
         values = rows.column(name)
-        if np.isnan(values).all(): raise KeyError(f"All rows that have a value of {name!r} are discarded.")
+        if np.isnan(values).all(): raise KeyError(f"No row has a number as {name!r}: they are NaN, or discarded.")
         greater = not name.endswith("loss") if greater_is_better is None else greater_is_better
         return rows[int(np.nanargmax(values) if greater else np.nanargmin(values))]
 

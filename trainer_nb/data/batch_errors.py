@@ -124,7 +124,8 @@ def call_mismatch(
 
 # %% ../../nbs/03_data/06_batch_errors.ipynb #e191ebe0
 # parts of Python's and torch's messages
-_NO_TENSOR_ERRORS = ("must be Tensor", "'tuple' object has no attribute", "'list' object has no attribute")
+_NO_TENSOR_ERRORS = ("must be Tensor", "'tuple' object has no attribute", "'list' object has no attribute",
+                     "'str' object has no attribute")
 
 def type_error(error: BaseException, name: str, given: Any) -> TypeError | None:
     "Return an error about a part of a batch that is no tensor; None if all are."
@@ -248,7 +249,7 @@ def explain_loss_error(
     if output is None and is_kind_error:
         return TypeError("The model returned None; let its forward return its output.")
     if "must be Tensor" in str(error) or f"'{type(output).__name__}' object has no attribute" in str(error):
-        parts = f" of {len(output)} parts; give loss_func=lambda output, labels: ... of output[0], for example"
+        parts = f" of {len(output)} parts, which have no names here; give loss_func=lambda output, labels: ... of output[0], for example"
         return TypeError(
             f"loss_func takes tensors, and the labels are of type {type(labels).__name__}; the model returned a"
             f" {type(output).__name__}{parts if isinstance(output, (tuple, list)) else ''}."

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from ..core.errors import of_package, warn
+from ..core.history import LOGGED_BY_LOOP
 from ..core.seeding import preserve_generators
 from ..data.batch_errors import explain_forward_error, explain_loss_error, sample_label, text_label_error
 from ..device.accelerator import NO_CONTEXT
@@ -134,11 +135,15 @@ def extract_logits(
     return rest[0] if len(rest) == 1 else rest
 
 # %% ../../nbs/06_engine/02_loss.ipynb #d90803a1
+def is_term_name(name: object) -> bool:
+    "Return whether a value can be logged under a name that is none of the log's own."
+    return isinstance(name, str) and name not in LOGGED_BY_LOOP and not name.startswith("eval_")
+
 def scalar_terms(found: Mapping[str, Any]) -> dict[str, Any]:
     "Return the entries beside the loss that are floating-point numbers: tensors without dimensions, or Python's."
     return {
         name: value for name, value in found.items()
-        if name != "loss" and (
+        if is_term_name(name) and (
             isinstance(value, torch.Tensor) and not value.ndim and value.is_floating_point() or isinstance(value, float)
         )
     }
@@ -151,6 +156,11 @@ def take_terms(learner: TrainerBase, found: Mapping[str, Any]) -> Any:
         raise ValueError(
             f"The loss function returned {', '.join(map(str, found))}, but no 'loss'; that entry is minimized, and the"
             " others are logged."
+        )
+    if others and not is_term_name(others[0]):
+        raise ValueError(
+            f"The loss function returned an entry {others[0]!r} beside the loss; rename it: the name of a term is"
+            " text, does not begin with 'eval_', and is not used by the log itself."
         )
     if others:
         value = found[others[0]]
@@ -180,7 +190,8 @@ def check_loss(loss: torch.Tensor, model: torch.nn.Module) -> None:
     "Raise TypeError or ValueError for a loss that is not a scalar, or requires no gradient."
     if not isinstance(loss, torch.Tensor):
         raise TypeError(
-            f"The loss is {describe_output(loss)}, not a tensor; return the tensor that the loss function gave."
+            f"The loss is {describe_output(loss)}, not a tensor; return the tensor that the loss function gave,"
+            " or a dict of it and its terms: {'loss': loss, 'rec': rec}."
         )
     if loss.numel() != 1:
         raise ValueError(

@@ -202,7 +202,7 @@ class Step:
         elif not isinstance(loss, (int, float)):
             raise TypeError(
                 f"{'optimize' if self.is_whole else 'training_step'} returned {describe_output(loss)}, but it has to return"
-                " its loss, one number: return loss.detach()."
+                " its loss, one number: return loss.detach(), and log other values with self.log({'name': value})."
             )
         # only without samples: reading the loss waits for the device
         window = run.current.window

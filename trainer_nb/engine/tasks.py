@@ -175,7 +175,8 @@ def log(
     run = learner.run_state
     given = logs
     # copies, which code that writes into them does not change; from a device they are fetched later
-    copied = map_tensors(dict(logs), lambda t: t.detach().clone())
+    plain = {k: dict(v) if isinstance(v, Mapping) else v for k, v in logs.items()}
+    copied = map_tensors(plain, lambda t: t.detach().clone())
     logs = {k: v if isinstance(v, torch.Tensor) and not v.is_cpu else to_numbers(v) for k, v in copied.items()}
     if run.verb.eval_logs is not None:
         run.verb.eval_logs.append(logs)

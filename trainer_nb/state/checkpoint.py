@@ -431,6 +431,11 @@ def source_weights(
     if isinstance(source, torch.nn.Module): return source.state_dict()
     if isinstance(source, Snapshot): return snapshot_weights(source)
     if isinstance(source, Mapping): return dict(source)
+    if not isinstance(source, (str, Path)):
+        raise TypeError(
+            f"merge() was given a source of type {type(source).__name__}; it takes snapshots, models, state_dicts and"
+            " folders: of a learner, learn.model or learn.snapshot()."
+        )
     folder = Path(source).expanduser()
     is_run = (folder / "run.json").is_file() and (folder / MANIFEST_NAME).is_file()
     if is_run: return snapshot_weights(read_checkpoint(folder))
