@@ -57,6 +57,10 @@ def test_the_index_reads_what_is_new(tmp_path):
     assert index.readers[live.path] is reader and reader.offset > offset
     other = RunIndex()
     assert [o.step for o in other.read(find_logs(tmp_path))] == [50, 55] and other.opened == 0
+    deep, copy = write(tmp_path/"a"/"b"/"branches"/"c", "deep").path, write(tmp_path/"a"/"checkpoint-5").path
+    (tmp_path/"link").symlink_to(tmp_path/"a")
+    assert sorted(find_logs(tmp_path)) == sorted([done.path, live.path, deep]) and find_logs(copy.parent) == [copy]
+    deep.unlink()
     labels_path(done.path).write_text("no JSON")
     assert index.read(find_logs(tmp_path))[0].labels == {}
 
@@ -105,6 +109,9 @@ def test_a_run_logs_with_what_it_began(tmp_path):
     assert "secret" not in learn.history.path.read_text()
     assert runs(tmp_path, learn).table()[0]["steps"] == 3 == len(learn.history)
     assert len(compare(learn, tmp_path)) == len(compare(learn)) == 1    # a run that is given twice is one row
+    runs(tmp_path).label(found.run, note="keep")
+    own = runs(learn).label(found.run, tags="mine")                     # one file for the run of this process and its log
+    assert (row := own.table()[0])["note"] == "keep" and row["tags"] == "mine" == runs(tmp_path).label(found.run, note="x").table()[0]["tags"] and own.table()[0]["note"] == "x"
 
 
 def test_the_table(tmp_path):

@@ -141,19 +141,27 @@ def differing_names(runs: Sequence[RunSummary]) -> list[str]:
     return [name for name in names if len({json.dumps(run.settings.get(name)) for run in runs}) > 1]
 
 # %% ../../nbs/10_live/17_run_index.ipynb #59241bd9
-LOG_PATTERNS = ("run-*.jsonl", "runs/run-*.jsonl", "*/runs/run-*.jsonl", "*/*/runs/run-*.jsonl")
-
 def find_logs(
-    path: str | Path,  # a log, or a folder: of logs, of a run, or of the folders of runs
+    path: str | Path,  # a log, or a folder: of logs, of a run, or of the folders of runs, at any depth
 ) -> list[Path]:
-    "Return the logs in a folder; none if it does not exist yet."
+    "Return the logs in a folder, its branches and other inner folders; none if it does not exist yet."
     path = Path(path).expanduser().absolute()
     if path.is_file(): return [path]
-    return sorted({log for pattern in LOG_PATTERNS for log in path.glob(pattern)})
+    logs: list[Path] = []
+    # links are followed, each folder once
+    seen: set[str] = set()
+    for folder, inner, _ in os.walk(path, followlinks=True):
+        real = os.path.realpath(folder)
+        # a checkpoint holds no run of its own
+        inner[:] = [] if real in seen else [o for o in sorted(inner) if not o.startswith((".", "checkpoint-"))]
+        if real not in seen and (Path(folder) == path or Path(folder).name == "runs"):
+            logs += Path(folder).glob("run-*.jsonl")
+        seen.add(real)
+    return sorted(logs)
 
 def labels_path(log: str | Path) -> Path: return Path(log).with_suffix(".json")
 
-def read_labels(log: Path) -> dict[str, Any]:
+def read_labels(log: str | Path) -> dict[str, Any]:
     "Return what a user has written about a run; empty if that is nothing, or cannot be read."
     try:
         labels = json.loads(labels_path(log).read_text("utf-8"))
@@ -162,8 +170,9 @@ def read_labels(log: Path) -> dict[str, Any]:
         return {}
 
 def write_labels(summary: RunSummary, labels: dict[str, Any]):
-    "Keep labels, beside the log if there is one; empty ones are removed."
-    summary.labels = {name: value for name, value in (summary.labels | labels).items() if value}
+    "Keep labels, beside the log if there is one, with those that stand there; empty ones are removed."
+    known = summary.labels if summary.path is None else read_labels(summary.path)
+    summary.labels = {name: value for name, value in (known | labels).items() if value}
     if summary.path is None: return
     new = labels_path(summary.path).with_suffix(".json.new")
     new.write_text(json.dumps(to_plain_data(summary.labels)), "utf-8")

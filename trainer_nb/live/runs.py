@@ -24,7 +24,7 @@ from .blocks import RunCurve
 from .curves import as_history, learner_name, run_label
 from .dashboard import Dashboard, make_view
 from .run_index import NOT_COMPARED, SEEDS, RunIndex, RunSummary, default_result, differing_names
-from .run_index import find_logs, is_lower_better, metric_names, summarize, write_labels
+from .run_index import find_logs, is_lower_better, metric_names, read_labels, summarize, write_labels
 from .view_model import ViewModel, fetch_quietly
 
 # %% ../../nbs/10_live/18_runs.ipynb #9487be0f
@@ -185,10 +185,12 @@ class RunsModel(ViewModel):
         fetch_quietly(history)
         key = (history.rows.whole(), len(history.events), len(history.abandons))
         before = self.own.get(history.run_id)
+        if before is not None and history.path is not None: before[1].labels = read_labels(history.path)
         if before is not None and before[0] == key: return before[1]
         summary = summarize(history, run_label(history, learner_name(source)))
         summary.path = None if history.path is None else str(history.path)
-        summary.labels = before[1].labels if before is not None else {}
+        if history.path is not None: summary.labels = read_labels(history.path)
+        elif before is not None: summary.labels = before[1].labels
         args = getattr(getattr(source, "run_state", None), "args", None)
         if args is not None and not history.setup: summary.settings = dict(args.changed()) | summary.settings
         self.own[history.run_id] = key, summary
