@@ -76,6 +76,8 @@ def _outcome(
         def chosen(t: torch.Tensor, above: float) -> str:
             return ", ".join(str(class_name(names, i)) for i in (t > above).nonzero().flatten().tolist()) or "no class"
         return None if label is None else chosen(label, 0.5), chosen(predicted, 0.0), None
+    # a mask for each class
+    if getattr(predicted, "ndim", 0) > 1 and _has_several_labels(learner): predicted = (predicted > 0).to(predicted.dtype)
     if not classified: return _plain(label), _plain(predicted), None
     if label is not None and label.ndim:
         texts = _token_texts(learner, predicted, label) if label.ndim == 1 else None
