@@ -101,7 +101,15 @@ def dense(rows):
 
 
 def known_targets(predicted, targets): return F.mse_loss(predicted[~targets.isnan()], targets[~targets.isnan()])
-def columns(rows): return [{"idx": i, "x": X[row], "labels": Y[row]} for i, row in enumerate(rows)]
+def columns(rows, labels=Y): return [{"idx": i, "x": X[row], "labels": labels[row]} for i, row in enumerate(rows)]
+
+
+class OwnLoss(nn.Module):
+    "A classifier that needs labels and returns its loss first."
+    def __init__(self, width=8): super().__init__(); self.net, self.width = mlp(), width
+    def forward(self, x, labels):
+        logits = self.net(x[:, :self.width])
+        return F.cross_entropy(logits, labels), logits
 
 
 class Order(torch.utils.data.Sampler):
@@ -198,6 +206,8 @@ FAULTS = {
     "labels that differ": [
         ({"data": pairs(X[:300], 0 * Y[:300])}, {}),
         ({"data": pairs(X[:300], (torch.arange(300) < 5).long())}, {"data": pairs(X[:300], (torch.arange(300) < 50).long())}),
+        ({"data": columns(range(200), 0 * Y), "model": OwnLoss, "loss_func": None}, {"data": columns(range(200)), "model": OwnLoss, "loss_func": None}),
+        ({"data": columns(range(200), 0 * Y), "model": lambda: OwnLoss(7), "loss_func": None}, {}),
     ],
     "batches with several classes": [
         ({"data": pairs(X[SORTED], Y[SORTED]), "train_sampling_strategy": "sequential"}, {"data": pairs(X[SORTED], Y[SORTED])}),
@@ -358,17 +368,18 @@ def untied():
 
 
 class Own(nn.Module):
-    "A language model with or without a causal mask."
+    "A language model with or without a causal mask, which needs labels."
     def __init__(self, is_causal):
         super().__init__()
         self.words, self.places = nn.Embedding(63, 32), nn.Embedding(40, 32)
+        # attention is weak at first
+        self.words.weight.data.mul_(0.02)
         self.attention, self.last, self.is_causal = nn.MultiheadAttention(32, 2, batch_first=True), nn.Linear(32, 63), is_causal
     def forward(self, input_ids, attention_mask=None, labels=None):
         n = input_ids.shape[1]
         h = self.words(input_ids) + self.places.weight[:n]
         mask = nn.Transformer.generate_square_subsequent_mask(n) if self.is_causal else None
         logits = self.last(h + self.attention(h, h, h, attn_mask=mask)[0])
-        if labels is None: return {"logits": logits}
         return {"logits": logits, "loss": F.cross_entropy(logits[:, :-1].reshape(-1, 63), labels[:, 1:].reshape(-1))}
 
 
@@ -474,6 +485,7 @@ def test_what_cannot_be_asked_is_named():
     found = learner(eval_dataset=None).check()
     assert "there is no data set" in found.skipped["evaluation samples that are not trained"]
     assert repr(found) == found.title and found._repr_html_() == f"<p>{found.title}</p>" and "checks found nothing" in found.title
+    assert " checks could not run: outputs: RuntimeError: mat1 and mat2" in learner(net(lambda n, x: n.first(x[:, 1:]))).check().title
     html = learner(net(in_evaluation)).check()._repr_html_()
     assert "<td" in html and "batch norms are in evaluation mode" in html
 

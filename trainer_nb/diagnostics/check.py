@@ -19,7 +19,7 @@ from ..core.seeding import seed_all
 from ..data.collate import infer_batch_size, shallow_copy_batch
 from ..data.sources import MapSource
 from ..device.weight_storage import is_read_only
-from .evidence import CHECKS, Check, Evidence, Finding, Unavailable, check, names_in_short
+from .evidence import CHECKS, Check, Evidence, EvidenceError, Finding, Unavailable, check, names_in_short
 from .interpret import collect_tensors
 from .isolated import begin_step, isolated_training
 from .layers import update_norms
@@ -369,22 +369,26 @@ def check_run(
 def run_checks(table: list[Check], seen: Any, run: RunState) -> Findings:
     "Return the findings of a table of checks, which look at the same evidence of a copy of a run."
     start = time.perf_counter()
-    found, skipped = [], {}
+    found, skipped, failed = [], {}, []
     for each in table:
         run.interrupts.check()
         try:
             finding = each.run(seen)
         except Unavailable as error:
             skipped[each.name] = str(error)
+            if isinstance(error, EvidenceError): failed.append(str(error))
         except Exception as error:
             free_after_failure(error)
             skipped[each.name] = f"{type(error).__name__}: {error}"
+            failed.append(skipped[each.name])
         else:
             if finding is not None: found.append(finding)
     findings = Findings(sorted(found, key=lambda f: f.severity))
     findings.skipped = skipped
     made = len(table) - len(skipped)
     result = f"{len(found)} of {made} checks found something" if found else f"{made} checks found nothing"
-    left_out = f"; .skipped has the {len(skipped)} that do not apply here" if skipped else ""
+    others = len(skipped) - len(failed)
+    left_out = f"; .skipped has the {others} that do not apply here" if others else ""
+    if failed: left_out += f"; {len(failed)} checks could not run: {failed[0].rstrip('.')}"
     findings.title = f"{result}, in {time.perf_counter() - start:.1f} s{left_out}."
     return findings

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
-from .evidence import Evidence, Finding, Samples, Unavailable, check, digest, names_in_short
-from .evidence import sample_parts, without_loader
+from .evidence import Evidence, EvidenceError, Finding, Samples, Unavailable, check, digest
+from .evidence import names_in_short, sample_parts, without_loader
 from .interpret import collect_tensors, unchanged_data
 from ..core.seeding import seed_all
 from ..display.tables import format_value
@@ -24,23 +24,29 @@ from ..engine.loss import split_labels
 
 # %% ../../nbs/08_diagnostics/08_data_checks.ipynb #4414f3ee
 def class_labels(seen: Evidence) -> tuple[np.ndarray, int]:
-    """Return the labels of a classification other than -100, and the number of its outputs. Raise Unavailable for
-    another task."""
-    predicted, labels = seen.outputs.predicted, seen.outputs.labels
-    if not isinstance(predicted, torch.Tensor) or not isinstance(labels, torch.Tensor) or labels.is_floating_point():
+    """Return the labels of a classification other than -100, and the number of its outputs, 0 if there are none. Raise
+    Unavailable for another task."""
+    labels, predicted = seen.labels, None
+    if not isinstance(labels, torch.Tensor) or labels.is_floating_point():
         raise Unavailable("the task is no classification")
-    if predicted.shape[:-1] != labels.shape or predicted.ndim != labels.ndim + 1 or predicted.shape[-1] < 2:
+    with suppress(EvidenceError): predicted = seen.outputs.predicted
+    has_outputs = isinstance(predicted, torch.Tensor) and predicted.shape[:-1] == labels.shape and predicted.ndim > labels.ndim
+    if predicted is not None and (not has_outputs or predicted.shape[-1] < 2):
         raise Unavailable("the task is no classification")
     numbers = None
     if labels.ndim == 1:
         # a stream has no samples by index
         with suppress(Unavailable): numbers = seen.training_samples.targets()
     values = labels.cpu().numpy().reshape(-1) if numbers is None else numbers
-    return values[values != -100], predicted.shape[-1]
+    values = values[values != -100]
+    # whole numbers may be counts
+    if predicted is None and len(np.unique(values)) > 0.05 * len(values): seen.outputs
+    return values, 0 if predicted is None else predicted.shape[-1]
 
 @check("labels within the classes")
 def labels_within_classes(seen: Evidence) -> Finding | None:
     labels, classes = class_labels(seen)
+    seen.outputs
     if not len(labels) or 0 <= labels.min() and labels.max() < classes: return None
     low, high = int(labels.min()), int(labels.max())
     outside = int(((labels < 0) | (labels >= classes)).sum())
@@ -117,7 +123,7 @@ def targets_of_the_outputs_shape(seen: Evidence) -> Finding | None:
 
 @check("labels that are trained")
 def labels_are_trained(seen: Evidence) -> Finding | None:
-    labels = seen.outputs.labels
+    labels = seen.labels
     if not isinstance(labels, torch.Tensor) or labels.is_floating_point() or labels.ndim < 1:
         raise Unavailable("the labels are no class numbers")
     ignored = (labels == -100).reshape(len(labels), -1).all(1)
@@ -134,7 +140,7 @@ def labels_are_trained(seen: Evidence) -> Finding | None:
 @check("batches with several classes")
 def batches_with_several_classes(seen: Evidence) -> Finding | None:
     labels, _ = class_labels(seen)
-    batch = seen.outputs.labels
+    batch = seen.labels
     if batch.ndim != 1 or len(batch) < 8 or not len(labels): raise Unavailable("batches are too small to tell")
     given = seen.learner.train_dataset
     if isinstance(given, DataLoader) and type(given.batch_sampler) is not BatchSampler:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from ..core.errors import free_after_failure
 from ..core.seeding import seed_all
 from ..data.collate import map_tensors, shallow_copy_batch
 from ..device.accelerator import unwrap
@@ -25,7 +26,7 @@ from .isolated import begin_step
 from .layers import LayerStats, measure_layers, measure_outputs, named_layers
 from .results import learner_inputs
 from ..engine.evaluate import evaluation_mode
-from ..engine.loss import call_model, extract_logits, split_labels
+from ..engine.loss import call_model, extract_logits, model_arguments, split_labels
 from ..engine.overrides import TrainerBase
 from ..engine.rollback import BufferBackup
 from ..engine.run_state import run_modules
@@ -55,7 +56,10 @@ def check(name: str, table: list[Check] = CHECKS) -> Callable:
     return add
 
 class Unavailable(Exception):
-    "Signal that a check does not apply, or that what it needs could not be made; the message is the reason."
+    "Signal that a check does not apply; the message is the reason."
+
+class EvidenceError(Unavailable):
+    "Signal that what a check needs could not be made because of an error."
 
 def names_in_short(names: list[str]) -> str:
     "Return the first names and the number of the others."
@@ -232,7 +236,7 @@ def made_once(make: Callable[[Evidence], Made]) -> Made:
             except Unavailable as error:
                 self._made[make] = error
             except Exception as error:
-                self._made[make] = Unavailable(f"{make.__name__.replace('_', ' ')}: {type(error).__name__}: {error}")
+                self._made[make] = EvidenceError(f"{make.__name__.replace('_', ' ')}: {type(error).__name__}: {error}")
         found = self._made[make]
         if isinstance(found, Unavailable): raise found
         return found
@@ -246,7 +250,8 @@ class FirstStep(NamedTuple):
     called: list[str]           # names of the layers, in the order in which forward calls them
 
 class Outputs(NamedTuple):
-    "Hold a batch without its labels, the model's predictions for it in evaluation mode, on the host, and the labels."
+    """Hold a batch, without its labels if the model needs none, the model's predictions for it in evaluation mode, on
+    the host, and the labels."""
     batch: Any
     predicted: Any
     labels: Any
@@ -293,14 +298,23 @@ class Evidence:
         return batch
 
     @made_once
+    def labels(self) -> Any: return split_labels(self.batch, self.learner.label_names)[1]
+
+    @made_once
     def outputs(self) -> Outputs:
-        "Return predictions for the first batch; the model gets no labels, which may be what is wrong."
-        batch, labels = split_labels(self.batch, self.learner.label_names)
-        return Outputs(batch, self.predict(batch), labels)
+        "Return predictions for the first batch; labels may be what is wrong, so a model gets them only if it needs them."
+        batch, _ = split_labels(self.batch, self.learner.label_names)
+        try:
+            predicted = self.predict(batch)
+        except Exception as error:
+            free_after_failure(error)
+            batch, _ = model_arguments(self.learner, self.batch)
+            predicted = self.predict(batch)
+        return Outputs(batch, predicted, self.labels)
 
     def predict(
         self,
-        inputs: Any,  # without labels
+        inputs: Any,  # as in `outputs`
         seed: int = 0,
         keep: Callable[[torch.Tensor], Any] = lambda t: t.detach().cpu(),  # what is returned of each tensor
         grad: bool = False,
@@ -311,7 +325,9 @@ class Evidence:
             seed_all(seed)
             given = shallow_copy_batch(learner._prepare_inputs(inputs))
             out = call_model(unwrap(run.wrapped_model), given)
-            return map_tensors(extract_logits(out, with_loss=False, ignore=("past_key_values",)), keep)
+            # a loss of the model's own is the first of several outputs
+            has_loss = isinstance(out, (tuple, list)) and len(out) > 1 and getattr(out[0], "ndim", 1) == 0
+            return map_tensors(extract_logits(out, has_loss, ignore=("past_key_values",)), keep)
 
     @made_once
     def is_random(self) -> bool:

@@ -89,6 +89,8 @@ def outputs_do_not_see_their_target(seen: Evidence) -> Finding | None:
     logits = first_part(seen.outputs.predicted)
     if not isinstance(logits, torch.Tensor) or logits.shape[:2] != ids.shape or ids.shape[1] < 3:
         raise Unavailable("the output has no row for each token")
+    if getattr(getattr(seen.learner.model, "config", None), "is_encoder_decoder", False):
+        raise Unavailable("an encoder sees all tokens")
     # a model of the user's may shift the labels, or get them shifted
     if not shifts_labels(seen) and share_equal(labels, ids) < 0.95 and share_equal(labels[:, :-1], ids[:, 1:]) < 0.95:
         raise Unavailable("the labels are no next tokens")
@@ -98,8 +100,13 @@ def outputs_do_not_see_their_target(seen: Evidence) -> Finding | None:
     changed[:, middle:] = ids[:, middle:].flip(0).roll(1, 1)
     if torch.equal(changed, ids): raise Unavailable("the texts of the batch are equal")
     other = first_part(seen.predict({**seen.outputs.batch, "input_ids": changed.to(seen.batch["input_ids"].device)}))
-    off = float((other - logits)[:, :middle].abs().max() / logits.abs().max().clamp(min=1e-12))
-    if off < 0.01: return None
+    # before the answer, a prefix may see all of itself
+    moved = (other - logits)[:, :middle][labels[:, :middle] != -100].abs()
+    if not moved.numel(): raise Unavailable("no token of the first half is trained")
+    off = float(moved.max() / logits.abs().max().clamp(min=1e-12))
+    # at the initialization attention is weak; in half precision an expert rounds a token otherwise beside other ones
+    args, sizes = seen.learner.args, [p.dtype.itemsize for p in seen.learner.model.parameters()]
+    if off < (0.01 if args.bf16 or args.fp16 or min(sizes) < 4 else 1e-4): return None
     return Finding(
         "error", "the output at a token changes with the tokens after it",
         "the model sees what it has to predict, so its loss falls quickly and it generates nonsense",
