@@ -60,6 +60,10 @@ def test_the_index_reads_what_is_new(tmp_path):
     deep, copy = write(tmp_path/"a"/"b"/"branches"/"c", "deep").path, write(tmp_path/"a"/"checkpoint-5").path
     (tmp_path/"link").symlink_to(tmp_path/"a")
     assert sorted(find_logs(tmp_path)) == sorted([done.path, live.path, deep]) and find_logs(copy.parent) == [copy]
+    with open(deep, "a") as f: f.write('{"garb\n')
+    damaged = index.read([deep])[0]
+    assert (damaged.state().state, damaged.step) == ("damaged", 50) and "Line" in damaged.state().words
+    index.opened -= 1
     deep.unlink()
     labels_path(done.path).write_text("no JSON")
     assert index.read(find_logs(tmp_path))[0].labels == {}
@@ -69,7 +73,7 @@ def test_the_index_reads_what_is_new(tmp_path):
 def test_without_the_database(tmp_path, spoil):
     "The index is a copy: without it, everything is read."
     write(tmp_path)
-    spoil(tmp_path/"cache"/"trainer_nb"/"trainer_nb-1.sqlite")
+    spoil(tmp_path/"cache"/"trainer_nb"/"trainer_nb-2.sqlite")
     index = RunIndex()
     assert [o.label for o in index.read(find_logs(tmp_path))] == ["a"] and index.opened == 1
 
@@ -109,6 +113,11 @@ def test_a_run_logs_with_what_it_began(tmp_path):
     assert "secret" not in learn.history.path.read_text()
     assert runs(tmp_path, learn).table()[0]["steps"] == 3 == len(learn.history)
     assert len(compare(learn, tmp_path)) == len(compare(learn)) == 1    # a run that is given twice is one row
+    step = Learner(torch.nn.Linear(4, 2), train_dataset=learn.train_dataset, loss_func=learn.loss_func, use_cpu=True, disable_tqdm=True, max_steps=3, report_to="none")
+    table = runs(step)
+    assert table.table()[0]["state"] == "new"
+    for _ in range(2): step.step()
+    assert [table.table()[0][name] for name in ("state", "steps")] == ["paused", 2] and table.values("seed") == [42]
     runs(tmp_path).label(found.run, note="keep")
     own = runs(learn).label(found.run, tags="mine")                     # one file for the run of this process and its log
     assert (row := own.table()[0])["note"] == "keep" and row["tags"] == "mine" == runs(tmp_path).label(found.run, note="x").table()[0]["tags"] and own.table()[0]["note"] == "x"
@@ -133,6 +142,16 @@ def test_the_table(tmp_path):
     for wrong in (lambda: table.label("nobody", note="x"), lambda: runs(tmp_path, result="f1"), lambda: table.group("colour"), lambda: table.scatter("no")):
         with pytest.raises(ValueError): wrong()
     assert len(table.scatter("learning_rate").panels()[0].things) == 6 and len(table.parallel().panels()[0].rows) == 3
+    for change in (dict(end=False), dict(seed=2), dict(end=False)):                # one that has not ended, one whose seed has been, one with NaN
+        last = write(tmp_path, "late", accuracy=0.9, **{"learning_rate": 1e-2, "seed": 7} | change)
+    last.append(51, 5.1, 1e-3, 8, 5.1, math.nan, 1.0)
+    last.flush()
+    two = write(tmp_path, "two", accuracy=0.9, learning_rate=1e-2, seed=7)
+    two.note("launch", 50, num_processes=2)
+    two.flush()
+    assert [table.table()[-1][name] for name in ("name", "state", "eval_accuracy")] == ["late", "diverged", 0.9]
+    table.group("seeds")
+    assert [(row["name"].split("(")[1], row["num_processes"]) for row in table.table()[1:]] == [("3 seeds without 1 repeated, 1 training, 1 diverged)", 1), ("3 seeds)", 1)]
 
 
 def test_seeds_of_different_length():
@@ -145,6 +164,8 @@ def test_seeds_of_different_length():
 
 
 @pytest.mark.parametrize("name, settings, lower", [("eval_loss", {}, True), ("eval_f1", {}, False), ("eval_wer", {}, True),
+                                                   *((f"eval_{o}", {}, True) for o in ("error_rate", "ppl", "nll", "fid", "mape", "a/rmse", "loss_gap")),
+                                                   *((f"eval_{o}", {}, False) for o in ("power", "answer", "terror")),
                                                    ("eval_cost", {"metric_for_best_model": "cost", "greater_is_better": False}, True)])
 def test_which_is_better(name, settings, lower):
     assert is_lower_better(name, [RunSummary("a", "a", settings=settings)]) is lower

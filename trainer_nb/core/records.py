@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
@@ -170,6 +171,13 @@ def run_heading(history: Any) -> str:
     "Return the id and the name of the run of a history."
     return f"{history.run_id} ({format_value(history.name)})" if history.name else history.run_id
 
+LOWER_IS_BETTER = set("loss error perplexity ppl nll fid mae mse rmse mape wer cer gap".split())
+
+def sounds_lower_better(name: str) -> bool:
+    "Return True if a word in the name of a metric says that a lower value is better."
+    # metric_for_best_model goes by the end alone, as the Trainer does
+    return name.endswith("loss") or not LOWER_IS_BETTER.isdisjoint(re.split(r"[\W_]+", name.lower()))
+
 class RowTable:
     "Base of a history and of its current rows: records by number and by slice, and the values of a column by its name."
     source = "history"   # expression for the object
@@ -181,13 +189,13 @@ class RowTable:
     def best(
         self,
         name: str,  # of a column, such as "eval_f1"
-        greater_is_better: bool | None = None,  # None: unless the name ends in "loss", as for metric_for_best_model
+        greater_is_better: bool | None = None,  # None: by the words of its name, such as loss, error, or wer
     ) -> Record:
         "Return the row with the best value, the first of several, without discarded ones; raise KeyError without one."
         rows = CurrentRows(vars(self).get("history", self))
         values = rows.column(name)
         if np.isnan(values).all(): raise KeyError(f"No row has a number as {name!r}: they are NaN, or discarded.")
-        greater = not name.endswith("loss") if greater_is_better is None else greater_is_better
+        greater = not sounds_lower_better(name) if greater_is_better is None else greater_is_better
         return rows[int(np.nanargmax(values) if greater else np.nanargmin(values))]
 
     def __len__(self): return len(self.row_numbers())

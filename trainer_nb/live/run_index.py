@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -18,13 +19,16 @@ from typing import Any
 
 import numpy as np
 
+from ..args.training_args import TrainingArguments
 from ..core.history import History, LogReader
 from ..core.log_file import LOG_WRITER, to_plain_data
+from ..core.records import sounds_lower_better
 from ..display.panels import suits_log_axis
 from ..display.tables import format_value
 from .blocks import BLOCK_COLUMNS, BlockSeries, MetricPoints
 from .curves import run_label, running_mean, smoothing_weight
 from .follow import SILENCE_SECONDS
+from .health import assess_health
 from .run_view import DisplayStatus, format_clock, last_status
 
 # %% ../../nbs/10_live/17_run_index.ipynb #177ec839
@@ -57,12 +61,19 @@ class RunSummary:
     labels: dict[str, Any] = field(default_factory=dict)
     blocks: np.ndarray = field(default_factory=lambda: np.empty((0, BLOCK_COLUMNS), np.float32))
 
+    def setting(self, name: str) -> Any:
+        "Return a setting; one that was not given has its default."
+        return self.settings.get(name, default_settings().get(name))
+
     def state(self) -> DisplayStatus:
         "Return the present state; a log that just ends belongs to a run that trains, or that was killed."
         if self.status is not None: return DisplayStatus(*self.status)
         patience = max(SILENCE_SECONDS, 10 * self.seconds / max(self.step, 1))
-        if self.path is None or time.time() - self.written < patience: return DisplayStatus("training", "training")
+        if not self.written or time.time() - self.written < patience: return DisplayStatus("training", "training")
         return DisplayStatus("inactive", f"no new lines since {format_clock(self.written)}")
+
+@functools.cache
+def default_settings() -> dict[str, Any]: return to_plain_data(TrainingArguments.defaults()) | {"num_processes": 1}
 
 def result_values(steps: np.ndarray, values: np.ndarray) -> list | None:
     "Return the lowest and the highest value with their steps, and the last value; None without a finite one."
@@ -87,6 +98,7 @@ def summarize(
     for event in events:
         if event["kind"] == "set": summary.settings |= {k: v for k, v in event["data"].items() if k != "by"}
         if event["kind"] == "plan": summary.total = event["data"].get("steps")
+        if event["kind"] == "launch": summary.settings["num_processes"] = event["data"].get("num_processes")
     summary.packages = history.setup.get("packages", {})
     summary.commit = history.setup.get("commit")
     if len(blocks.table):
@@ -101,7 +113,9 @@ def summarize(
         rows = sorted(by_row)
         summary.results[name] = result_values(steps[rows], np.array([by_row[row] for row in rows]))
     summary.results = {name: values for name, values in summary.results.items() if values is not None}
-    status = last_status(history)
+    status, health = last_status(history), assess_health(history)
+    if health.tone == "bad" and (status is None or status.state != "failed"):
+        status = DisplayStatus("diverged", health.sentence)
     summary.status = None if status is None else [status.state, status.words]
     return summary
 
@@ -109,7 +123,6 @@ def summarize(
 # settings that say where a run reports, not how it trains
 NOT_COMPARED = ("output_dir", "run_name", "logging_dir", "disable_tqdm", "report_to", "resume_from_checkpoint")
 SEEDS = ("seed", "data_seed")
-LOWER_IS_BETTER = re.compile(r"(loss|perplexity|error|mae|mse|wer|cer)$")
 
 def is_lower_better(name: str, runs: Sequence[RunSummary]) -> bool:
     "Return True if a lower value of a metric is better: as the runs were told, otherwise by its name."
@@ -117,7 +130,7 @@ def is_lower_better(name: str, runs: Sequence[RunSummary]) -> bool:
         metric = str(run.settings.get("metric_for_best_model")).removeprefix("eval_")
         told = run.settings.get("greater_is_better")
         if told is not None and name.removeprefix("eval_") == metric: return not told
-    return LOWER_IS_BETTER.search(name) is not None
+    return sounds_lower_better(name)
 
 def natural_key(name: str) -> list:
     "Return a key that sorts layer_2 before layer_10."
@@ -138,7 +151,7 @@ def default_result(runs: Sequence[RunSummary]) -> str:
 def differing_names(runs: Sequence[RunSummary]) -> list[str]:
     "Return the settings that differ between runs; one that a run does not have has its default there."
     names = dict.fromkeys(name for run in runs for name in run.settings if name not in NOT_COMPARED)
-    return [name for name in names if len({json.dumps(run.settings.get(name)) for run in runs}) > 1]
+    return [name for name in names if len({json.dumps(run.setting(name)) for run in runs}) > 1]
 
 # %% ../../nbs/10_live/17_run_index.ipynb #59241bd9
 def find_logs(
@@ -148,8 +161,7 @@ def find_logs(
     path = Path(path).expanduser().absolute()
     if path.is_file(): return [path]
     logs: list[Path] = []
-    # links are followed, each folder once
-    seen: set[str] = set()
+    seen: set[str] = set()   # links are followed, each folder once
     for folder, inner, _ in os.walk(path, followlinks=True):
         real = os.path.realpath(folder)
         # a checkpoint holds no run of its own
@@ -202,7 +214,7 @@ class RunIndex:
         with contextlib.suppress(OSError, sqlite3.Error):
             folder = cache_folder() if folder is None else folder
             folder.mkdir(parents=True, exist_ok=True)
-            self.database = sqlite3.connect(folder / "trainer_nb-1.sqlite", timeout=2.0, check_same_thread=False)
+            self.database = sqlite3.connect(folder / "trainer_nb-2.sqlite", timeout=2.0, check_same_thread=False)
             columns = "path text primary key, key text, summary text, blocks blob"
             self.database.execute(f"create table if not exists logs ({columns})")
 
@@ -235,16 +247,18 @@ class RunIndex:
         return sorted(found, key=lambda summary: summary.started)
 
     def summary_of_log(self, log: Path) -> RunSummary:
-        "Read the new lines of a log; a damaged one has a state that says so."
+        "Read the new lines of a log, up to a damaged one, which the state names."
         reader = self.readers.pop(log, None) or LogReader(log)
         self.opened += 1
+        damage = None
         try:
             reader.read()
         except (OSError, ValueError) as error:
-            return RunSummary(log.stem, log.stem, status=["failed", format_value(str(error), 300)])
-        # the first line is being written
-        if reader.history is None: return RunSummary(log.stem, log.stem)
+            damage = ["damaged" if isinstance(error, ValueError) else "failed", format_value(str(error), 300)]
+        # the first line may be being written
+        if reader.history is None: return RunSummary(log.stem, log.stem, status=damage)
         summary = summarize(reader.history)
+        summary.status = damage or summary.status
         if summary.status is None and time.time() - os.stat(log).st_mtime < 3600: self.readers[log] = reader
         return summary
 

@@ -20,53 +20,55 @@ from ..display.charts import Chart
 from ..display.panels import LineSeries, Marker, Panel, suits_log_axis
 from ..display.svg import run_colors, series_color
 from ..display.tables import Table, escape_html, format_duration, format_setting, format_value, is_number
+from .background import display_status
 from .blocks import RunCurve
 from .curves import as_history, learner_name, run_label
 from .dashboard import Dashboard, make_view
-from .run_index import NOT_COMPARED, SEEDS, RunIndex, RunSummary, default_result, differing_names
+from .run_index import NOT_COMPARED, SEEDS, RunIndex, RunSummary, default_result, default_settings, differing_names
 from .run_index import find_logs, is_lower_better, metric_names, read_labels, summarize, write_labels
 from .view_model import ViewModel, fetch_quietly
 
 # %% ../../nbs/10_live/18_runs.ipynb #9487be0f
 class RunRow:
     "Hold one run, or several that are compared as one."
-    def __init__(self, id: str, runs: list[RunSummary], name: str):
+    def __init__(self, id: str, runs: list[RunSummary], name: str, counted: list[RunSummary] | None = None):
         self.id = id
         self.runs = runs
         self.name = name
+        self.counted = counted or runs   # those of which the values are
 
     @property
     def state(self) -> str:
         "Return the state of the runs; of several, the one that needs a look first."
         states = {run.state().state for run in self.runs}
-        return next((o for o in ("failed", "training", "inactive", "paused") if o in states), min(states))
+        return next((o for o in ("failed", "diverged", "damaged", "training", "inactive", "paused") if o in states), min(states))
 
     @property
     def is_baseline(self) -> bool: return any(run.labels.get("baseline") for run in self.runs)
 
     def best(self, name: str, lower: bool) -> tuple[float, int] | None:
         "Return the best value of a metric, of several runs the mean of theirs, and its step in the last of them."
-        found = [run.results[name] for run in self.runs if name in run.results]
+        found = [run.results[name] for run in self.counted if name in run.results]
         if not found: return None
         values = [result[0 if lower else 2] for result in found]
         return float(np.mean(values)), found[-1][1 if lower else 3]
 
     def spread(self, name: str, lower: bool) -> float | None:
         "Return the standard deviation of the best values of several runs."
-        values = [run.results[name][0 if lower else 2] for run in self.runs if name in run.results]
+        values = [run.results[name][0 if lower else 2] for run in self.counted if name in run.results]
         return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
     def setting(self, name: str) -> Any:
         "Return a setting; of runs in which it differs, all values as text."
-        values = list({json.dumps(run.settings.get(name)): run.settings.get(name) for run in self.runs}.values())
+        values = list({json.dumps(run.setting(name)): run.setting(name) for run in self.counted}.values())
         return values[0] if len(values) == 1 else ", ".join(map(format_setting, values))
 
     def blocks(self) -> np.ndarray:
         "Return the blocks to draw; of several runs their mean, from the lowest to the highest of them."
-        longest = max((run.blocks for run in self.runs), key=len)
-        if len(self.runs) == 1 or not len(longest): return longest
-        values = np.full((len(self.runs), len(longest), longest.shape[1] // 3 - 1), np.nan)
-        for i, run in enumerate(self.runs):
+        longest = max((run.blocks for run in self.counted), key=len)
+        if len(self.counted) == 1 or not len(longest): return longest
+        values = np.full((len(self.counted), len(longest), longest.shape[1] // 3 - 1), np.nan)
+        for i, run in enumerate(self.counted):
             if not len(run.blocks): continue
             at = np.searchsorted(run.blocks[:, 0], longest[:, 0])
             inside = at < len(run.blocks)
@@ -80,11 +82,11 @@ class RunRow:
 
     def points(self, names: Sequence[str]) -> dict[str, list]:
         "Return the points of some metrics; of several runs their means, where all that have come so far have one."
-        if len(self.runs) == 1: return {name: o for name, o in self.runs[0].points.items() if name in names}
+        if len(self.counted) == 1: return {name: o for name, o in self.counted[0].points.items() if name in names}
         points = {}
         for name in names:
             by_step: dict[float, list] = {}
-            for run in self.runs:
+            for run in self.counted:
                 for point in run.points.get(name, ()):
                     if point[3] is not None: by_step.setdefault(point[0], []).append(point)
             most = max(map(len, by_step.values()), default=0)
@@ -98,9 +100,9 @@ class RowCurve(RunCurve):
     "Draw a row."
     def __init__(self, row: RunRow, color: int, names: Sequence[str]):
         super().__init__(History(row.name, run_id=row.id), row.name, color)
-        self.band = len(row.runs) > 1
+        self.band = len(row.counted) > 1
         self.blocks.table = row.blocks()
-        self.blocks.width = max(run.width for run in row.runs)
+        self.blocks.width = max(run.width for run in row.counted)
         self.blocks.full = len(self.blocks.table)
         # the page takes blocks of another generation as new
         self.blocks.generation = time.monotonic_ns() % 2**52
@@ -113,8 +115,17 @@ def group_key(run: RunSummary, by: str | None) -> Hashable:
     "Return what the runs of a row have in common."
     if by is None: return run.run
     if by == "tags": return ", ".join(map(str, run.labels.get("tags", []))) or "no tag"
-    if by != "seeds": return f"{by} {format_setting(run.settings.get(by))}"
-    return json.dumps({k: v for k, v in sorted(run.settings.items()) if k not in (*SEEDS, *NOT_COMPARED)})
+    if by != "seeds": return f"{by} {format_setting(run.setting(by))}"
+    given = {k: v for k, v in sorted(run.settings.items()) if v != default_settings().get(k)}
+    return json.dumps({k: v for k, v in given.items() if k not in (*SEEDS, *NOT_COMPARED)})
+
+def counted_runs(runs: list[RunSummary], by: str) -> list[RunSummary]:
+    "Return the runs of which a mean is: those that have ended well, or that go on; of a seed the last one."
+    for states in (("finished", "stopped"), ("training", "paused", "new", "waiting")):
+        found = [run for run in runs if run.state().state in states]
+        if found: break
+    if by != "seeds": return found or runs
+    return list({json.dumps([run.setting(seed) for seed in SEEDS]): run for run in found or runs}.values())
 
 def group_rows(runs: list[RunSummary], by: str | None) -> list[RunRow]:
     "Return the rows of a table: a run each, or those that have a setting, the tags, or all but the seed in common."
@@ -124,9 +135,13 @@ def group_rows(runs: list[RunSummary], by: str | None) -> list[RunRow]:
     rows = []
     for key, found in groups.items():
         name = str(key) if by != "seeds" else found[0].label
-        what = "seeds" if by == "seeds" else "runs"
-        if len(found) > 1: name = f"{name} ({len(found)} {what})"
-        rows.append(RunRow(f"group-{zlib.crc32(repr((by, key)).encode()):08x}", found, name))
+        counted = counted_runs(found, by)
+        left = [run.state().state for run in found if id(run) not in set(map(id, counted))]
+        left = ["repeated" if state == counted[0].state().state else state for state in left]
+        words = [f"{len(counted)} {by if by == 'seeds' else 'runs'}"]
+        if left: words.append("without " + ", ".join(f"{left.count(o)} {o}" for o in dict.fromkeys(left)))
+        if len(found) > 1: name = f"{name} ({' '.join(words)})"
+        rows.append(RunRow(f"group-{zlib.crc32(repr((by, key)).encode()):08x}", found, name, counted))
     return rows
 
 # %% ../../nbs/10_live/18_runs.ipynb #65da3030
@@ -185,15 +200,18 @@ class RunsModel(ViewModel):
         fetch_quietly(history)
         key = (history.rows.whole(), len(history.events), len(history.abandons))
         before = self.own.get(history.run_id)
-        if before is not None and history.path is not None: before[1].labels = read_labels(history.path)
-        if before is not None and before[0] == key: return before[1]
-        summary = summarize(history, run_label(history, learner_name(source)))
-        summary.path = None if history.path is None else str(history.path)
-        if history.path is not None: summary.labels = read_labels(history.path)
-        elif before is not None: summary.labels = before[1].labels
-        args = getattr(getattr(source, "run_state", None), "args", None)
-        if args is not None and not history.setup: summary.settings = dict(args.changed()) | summary.settings
-        self.own[history.run_id] = key, summary
+        run = getattr(source, "run_state", None)
+        if before is not None and before[0] == key:
+            summary = before[1]
+        else:
+            summary = summarize(history, run_label(history, learner_name(source)))
+            if before is not None: summary.labels = before[1].labels
+            if run is not None and not history.setup: summary.settings = dict(run.args.changed()) | summary.settings
+            self.own[history.run_id] = key, summary
+        if run is not None and (summary.status is None or summary.status[0] != "diverged"):
+            summary.status = list(display_status(run)[:2])
+        if history.path is not None:
+            summary.path, summary.labels = str(history.path), read_labels(history.path)
         return summary
 
     def read(self) -> list[RunSummary]:
@@ -227,9 +245,9 @@ class RunsModel(ViewModel):
         rows = group_rows(self.runs, self.group)
         # in the order of their start, so that the colours do not depend on the results
         colors = dict(zip([row.id for row in rows], run_colors(["", *(row.id for row in rows)])[1:]))
-        def rank(row: RunRow) -> float:
-            best = row.best(name, lower)
-            return float("inf") if best is None else best[0] if lower else -best[0]
+        def rank(row: RunRow) -> tuple[bool, float]:
+            value = (row.best(name, lower) or [float("inf" if lower else "-inf")])[0]
+            return all(run.state().state == "diverged" for run in row.counted), value if lower else -value
         self.rows = sorted(rows, key=rank)
         self.baseline = next((row for row in self.rows if row.is_baseline), None)
         held = {curve.history.run_id: curve for curve in self.curves}
@@ -391,7 +409,8 @@ class Runs:
     def close(self): self.view.close()
 
     def table(self) -> Table:
-        "Return the rows as plain values: a dict for each run, or group of runs, the best first."
+        "Return the rows as plain values, as they are now: a dict for each run, or group of runs, the best first."
+        self.model.scanned_at = -1e9
         self.model.refresh_sources()
         return Table(
             {"run": row.id, "name": row.name, "state": row.state}
@@ -432,7 +451,7 @@ class Runs:
         if name in metric_names(self.model.runs):
             best = [row.best(name, is_lower_better(name, self.model.runs)) for row in self.model.rows]
             return [o and o[0] for o in best]
-        known = dict.fromkeys(k for run in self.model.runs for k in run.settings)
+        known = dict.fromkeys([*(k for run in self.model.runs for k in run.settings), *default_settings()])
         if name in known: return [row.setting(name) for row in self.model.rows]
         raise ValueError(f"{name!r} is neither a setting nor a metric of these runs.{suggest_names(name, known)}")
 

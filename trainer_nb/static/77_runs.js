@@ -1,6 +1,6 @@
 // The table of runs beside their charts: sorted, filtered and shown or hidden here; grouped and compared by the kernel.
 
-const STATE_TONES = { failed: "bad", training: "good", inactive: "warn", paused: "warn" };
+const STATE_TONES = { failed: "bad", diverged: "bad", damaged: "bad", training: "good", inactive: "warn", paused: "warn" };
 
 class RunsTable {
   constructor(view) {
