@@ -7,7 +7,7 @@ import time
 import numpy as np, pytest, torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, WeightedRandomSampler
 
 from trainer_nb import InvalidOperation, Learner, TrainerCallback, differences
 
@@ -87,6 +87,7 @@ class Own(Items):
 
 def broken(i): return (X[i], Y[i]) if i != 77 else 1 / 0
 def pairs(x, y): return TensorDataset(x, y)
+FEW = (torch.arange(300) < 5).long()
 SORTED = Y[:300].argsort(stable=True)
 GAPS = torch.where(torch.rand(300, 8, generator=G) < 0.01, torch.nan, X[:300])
 SUMS = X.sum(1, keepdim=True)
@@ -205,7 +206,9 @@ FAULTS = {
     ],
     "labels that differ": [
         ({"data": pairs(X[:300], 0 * Y[:300])}, {}),
-        ({"data": pairs(X[:300], (torch.arange(300) < 5).long())}, {"data": pairs(X[:300], (torch.arange(300) < 50).long())}),
+        ({"data": pairs(X[:300], FEW)}, {"data": pairs(X[:300], (torch.arange(300) < 50).long())}),
+        ({"data": pairs(X[:300], FEW)}, {"data": pairs(X[:300], FEW), "eval_dataset": None, "loss_func": nn.CrossEntropyLoss(weight=torch.tensor([1.0, 50.0]))}),
+        ({"data": DataLoader(pairs(X[:300], FEW), 16, shuffle=True)}, {"data": DataLoader(pairs(X[:300], FEW), 16, sampler=WeightedRandomSampler(1 + 58 * FEW, 300)), "eval_dataset": None}),
         ({"data": columns(range(200), 0 * Y), "model": OwnLoss, "loss_func": None}, {"data": columns(range(200)), "model": OwnLoss, "loss_func": None}),
         ({"data": columns(range(200), 0 * Y), "model": lambda: OwnLoss(7), "loss_func": None}, {}),
     ],

@@ -369,22 +369,21 @@ def check_run(
 def run_checks(table: list[Check], seen: Any, run: RunState) -> Findings:
     "Return the findings of a table of checks, which look at the same evidence of a copy of a run."
     start = time.perf_counter()
-    found, skipped, failed = [], {}, []
+    found, skipped = [], {}
     for each in table:
         run.interrupts.check()
         try:
             finding = each.run(seen)
         except Unavailable as error:
-            skipped[each.name] = str(error)
-            if isinstance(error, EvidenceError): failed.append(str(error))
+            skipped[each.name] = error
         except Exception as error:
             free_after_failure(error)
-            skipped[each.name] = f"{type(error).__name__}: {error}"
-            failed.append(skipped[each.name])
+            skipped[each.name] = EvidenceError(f"{type(error).__name__}: {error}")
         else:
             if finding is not None: found.append(finding)
     findings = Findings(sorted(found, key=lambda f: f.severity))
-    findings.skipped = skipped
+    findings.skipped = {name: str(error) for name, error in skipped.items()}
+    failed = [str(error) for error in skipped.values() if isinstance(error, EvidenceError)]
     made = len(table) - len(skipped)
     result = f"{len(found)} of {made} checks found something" if found else f"{made} checks found nothing"
     others = len(skipped) - len(failed)

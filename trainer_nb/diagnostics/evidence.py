@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from ..core.errors import free_after_failure
 from ..core.seeding import seed_all
 from ..data.collate import map_tensors, shallow_copy_batch
 from ..device.accelerator import unwrap
@@ -282,8 +281,7 @@ class Evidence:
     def all_samples(self) -> dict[str, Samples]:
         "Return the samples of all sets that can be read, by description."
         found = {}
-        with suppress(Unavailable):
-            found["training"] = self.training_samples
+        with suppress(Unavailable): found["training"] = self.training_samples
         with suppress(Unavailable):
             sets = self.evaluation_sets.items()
             found |= {f"evaluation ({name})" if name else "evaluation": samples for name, (_, samples) in sets}
@@ -306,8 +304,7 @@ class Evidence:
         batch, _ = split_labels(self.batch, self.learner.label_names)
         try:
             predicted = self.predict(batch)
-        except Exception as error:
-            free_after_failure(error)
+        except Exception:
             batch, _ = model_arguments(self.learner, self.batch)
             predicted = self.predict(batch)
         return Outputs(batch, predicted, self.labels)
@@ -400,6 +397,5 @@ class Evidence:
                 without = [name for name in without if params[name].grad is None]
         run.current.window, run.cursor, run.bookmark = place
         run.state.global_step = present
-        for p, grad in grads.items():
-            p.grad = grad
+        for p, grad in grads.items(): p.grad = grad
         return without

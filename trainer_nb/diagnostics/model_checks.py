@@ -174,8 +174,7 @@ def first_loss_as_of_chance(seen: Evidence) -> Finding | None:
     return Finding(
         "warning",
         f"the first loss is {format_value(loss)}, and that of chance among {classes} classes is {format_value(chance)}",
-        "the outputs are large before anything is learned: inputs are not normalized, or the last layer begins too"
-        " large",
+        "the outputs are large before anything is learned: inputs are not normalized, or the last layer begins large",
         "normalize the inputs; learn.inspect() shows the layer whose outputs are large",
     )
 
@@ -193,9 +192,7 @@ def step_can_be_taken(seen: Evidence) -> Finding | None:
         return Finding("error", str(error).removeprefix("first step: "), "no step can be taken", "learn.step(1) shows where")
     if math.isfinite(loss): return None
     return Finding(
-        "error",
-        f"the loss of the first step is {loss}",
-        "all weights become NaN with the update",
+        "error", f"the loss of the first step is {loss}", "all weights become NaN with the update",
         "learn.inspect() shows the first layer that is not finite",
     )
 
@@ -248,8 +245,7 @@ def parameters_of_the_optimizer(seen: Evidence) -> Finding | None:
     if not lost: return None
     return Finding(
         "error", f"{len(lost)} trainable parameters are not in the optimizer: {names_in_short(lost)}",
-        "they are never updated: the optimizer was made before a layer was replaced or unfrozen, or of a part of the"
-        " model",
+        "they are never updated: the optimizer was made before a layer was replaced or unfrozen, or of a part",
         "make the optimizer of model.parameters(), or leave it to the Learner",
     )
 
