@@ -41,17 +41,18 @@ class RunRow:
     def state(self) -> str:
         "Return the state of the runs; of several, the one that needs a look first."
         states = {run.state().state for run in self.runs}
-        return next((o for o in ("failed", "diverged", "damaged", "training", "inactive", "paused") if o in states), min(states))
+        order = ("failed", "diverged", "damaged", "training", "inactive", "paused", *states)
+        return next(state for state in order if state in states)
 
     @property
     def is_baseline(self) -> bool: return any(run.labels.get("baseline") for run in self.runs)
 
-    def best(self, name: str, lower: bool) -> tuple[float, int] | None:
-        "Return the best value of a metric, of several runs the mean of theirs, and its step in the last of them."
+    def best(self, name: str, lower: bool) -> tuple[float, int | None] | None:
+        "Return the best value of a metric and its step; of several runs the mean, and a step that they share, or None."
         found = [run.results[name] for run in self.counted if name in run.results]
         if not found: return None
-        values = [result[0 if lower else 2] for result in found]
-        return float(np.mean(values)), found[-1][1 if lower else 3]
+        values, steps = zip(*(result[:2] if lower else result[2:4] for result in found))
+        return float(np.mean(values)), steps[0] if len(set(steps)) == 1 else None
 
     def spread(self, name: str, lower: bool) -> float | None:
         "Return the standard deviation of the best values of several runs."
@@ -274,14 +275,13 @@ class RunsModel(ViewModel):
         "Return the states of the runs in words, and the best of them."
         states = [run.state().state for run in self.runs]
         counts = {state: states.count(state) for state in dict.fromkeys(states)}
-        words = ", ".join(f"{count:,} {state}" for state, count in counts.items())
+        words = ", ".join(f"{count:,} {state}" for state, count in counts.items()) or "no log of a run yet"
         state = "training" if "training" in counts else "finished" if counts else "waiting"
         name, lower = self.chosen
         best = self.rows[0].best(name, lower) if self.rows else None
         verdict = ""
         if best is not None:
             verdict = f"{'Lowest' if lower else 'Highest'} {name} {format_value(best[0])}: {self.rows[0].name}"
-        words = words or "no log of a run yet"
         return {"state": state, "words": words, "where": "", "tone": "plain", "verdict": verdict}
 
     def plain_parts(self) -> Iterator[tuple[str, Any]]:
@@ -291,12 +291,12 @@ class RunsModel(ViewModel):
     def row_cells(self, row: RunRow) -> dict[str, tuple[Any, str]]:
         "Return the cells of a row: its values, and how they are shown."
         name, lower = self.chosen
-        best, spread = row.best(name, lower), row.spread(name, lower)
-        text = "" if best is None else format_value(best[0])
+        (mean, step), spread = row.best(name, lower) or (None, None), row.spread(name, lower)
+        text = "" if mean is None else format_value(mean)
         if spread is not None: text += f" ± {format_value(spread)}"
         base = self.baseline.best(name, lower) if self.baseline not in (None, row) else None
-        if best is not None and base is not None: text += f" ({best[0] - base[0]:+.3g})"
-        cells = {name: (best and best[0], text), "at step": (best and best[1], "" if best is None else f"{best[1]:,}")}
+        if mean is not None and base is not None: text += f" ({mean - base[0]:+.3g})"
+        cells = {name: (mean, text), "at step": (step, "" if step is None else f"{step:,}")}
         for setting in self.differing:
             value = row.setting(setting)
             cells[setting] = (value, "" if value is None else format_setting(value))
