@@ -187,7 +187,7 @@ class Stops(TrainerCallback):
     done = False
     def on_pre_optimizer_step(self, args, state, control, **more):
         if state.global_step == 3 and not self.done:
-            self.done = True
+            type(self).done = True   # one of its own would go back with the step
             raise OSError("the disk is full")
 
 net = model()
