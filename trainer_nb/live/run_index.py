@@ -12,7 +12,8 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+import zlib
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,8 @@ from ..core.history import History, LogReader
 from ..core.log_file import LOG_WRITER, to_plain_data
 from ..core.records import sounds_lower_better
 from ..display.panels import suits_log_axis
-from ..display.tables import format_value
-from .blocks import BLOCK_COLUMNS, BlockSeries, MetricPoints
+from ..display.tables import format_setting, format_value
+from .blocks import BLOCK_COLUMNS, BlockSeries, MetricPoints, RunCurve
 from .curves import run_label, running_mean, smoothing_weight
 from .follow import SILENCE_SECONDS
 from .health import assess_health
@@ -285,3 +286,120 @@ class RunIndex:
             self.database.executemany("insert or replace into logs values (?, ?, ?, ?)", rows)
             newest = "select rowid from logs order by rowid desc limit ?"
             self.database.execute(f"delete from logs where rowid not in ({newest})", (MAX_STORED,))
+
+# %% ../../nbs/10_live/17_run_index.ipynb #9487be0f
+class RunRow:
+    "Hold one run, or several that are compared as one."
+    def __init__(self, id: str, runs: list[RunSummary], name: str, counted: list[RunSummary] | None = None):
+        self.id = id
+        self.runs = runs
+        self.name = name
+        self.counted = counted or runs   # those of which the values are
+
+    @property
+    def state(self) -> str:
+        "Return the state of the runs; of several, the one that needs a look first."
+        states = {run.state().state for run in self.runs}
+        order = ("failed", "diverged", "damaged", "training", "inactive", "paused", *states)
+        return next(state for state in order if state in states)
+
+    @property
+    def is_baseline(self) -> bool: return any(run.labels.get("baseline") for run in self.runs)
+
+    def best(self, name: str, lower: bool) -> tuple[float, int | None] | None:
+        "Return the best value of a metric and its step; of several runs the mean, and a step that they share, or None."
+        found = [run.results[name] for run in self.counted if name in run.results]
+        if not found: return None
+        values, steps = zip(*(result[:2] if lower else result[2:4] for result in found))
+        return float(np.mean(values)), steps[0] if len(set(steps)) == 1 else None
+
+    def spread(self, name: str, lower: bool) -> float | None:
+        "Return the standard deviation of the best values of several runs."
+        values = [run.results[name][0 if lower else 2] for run in self.counted if name in run.results]
+        return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+    def setting(self, name: str) -> Any:
+        "Return a setting; of runs in which it differs, all values as text."
+        values = list({json.dumps(run.setting(name)): run.setting(name) for run in self.counted}.values())
+        return values[0] if len(values) == 1 else ", ".join(map(format_setting, values))
+
+    def blocks(self) -> np.ndarray:
+        "Return the blocks to draw; of several runs their mean, from the lowest to the highest of them."
+        longest = max((run.blocks for run in self.counted), key=len)
+        if len(self.counted) == 1 or not len(longest): return longest
+        values = np.full((len(self.counted), len(longest), longest.shape[1] // 3 - 1), np.nan)
+        for i, run in enumerate(self.counted):
+            if not len(run.blocks): continue
+            at = np.searchsorted(run.blocks[:, 0], longest[:, 0])
+            inside = at < len(run.blocks)
+            values[i, inside] = run.blocks[at[inside], 5::3]
+        # where no run has a value
+        none = np.isnan(values).all(0)
+        low, high = np.fmin.reduce(values), np.fmax.reduce(values)
+        known = np.maximum((~np.isnan(values)).sum(0), 1)
+        mean = np.where(none, np.nan, np.nansum(values, 0) / known)
+        return np.concatenate([longest[:, :3], np.stack([low, high, mean], 2).reshape(len(longest), -1)], 1)
+
+    def points(self, names: Sequence[str]) -> dict[str, list]:
+        "Return the points of some metrics; of several runs their means, where all that have come so far have one."
+        if len(self.counted) == 1: return {name: o for name, o in self.counted[0].points.items() if name in names}
+        points = {}
+        for name in names:
+            by_step: dict[float, list] = {}
+            for run in self.counted:
+                for point in run.points.get(name, ()):
+                    if point[3] is not None: by_step.setdefault(point[0], []).append(point)
+            most = max(map(len, by_step.values()), default=0)
+            points[name] = [
+                [*found[0][:3], sum(p[3] for p in found) / len(found)]
+                for _, found in sorted(by_step.items()) if len(found) == most
+            ]
+        return {name: found for name, found in points.items() if found}
+
+class RowCurve(RunCurve):
+    "Draw a row."
+    def __init__(self, row: RunRow, color: int, names: Sequence[str]):
+        super().__init__(History(row.name, run_id=row.id), row.name, color)
+        self.band = len(row.counted) > 1
+        self.blocks.table = row.blocks()
+        self.blocks.width = max(run.width for run in row.counted)
+        self.blocks.full = len(self.blocks.table)
+        # the page takes blocks of another generation as new
+        self.blocks.generation = time.monotonic_ns() % 2**52
+        self.points = row.points(names)
+
+    def update(self) -> bool: return False
+    def update_metrics(self, most: int = 0): "Do nothing: the points are complete."
+
+def group_key(run: RunSummary, by: str | None) -> Hashable:
+    "Return what the runs of a row have in common."
+    if by is None: return run.run
+    if by == "tags": return ", ".join(map(str, run.labels.get("tags", []))) or "no tag"
+    if by != "seeds": return f"{by} {format_setting(run.setting(by))}"
+    given = {k: v for k, v in sorted(run.settings.items()) if v != default_settings().get(k)}
+    return json.dumps({k: v for k, v in given.items() if k not in (*SEEDS, *NOT_COMPARED)})
+
+def counted_runs(runs: list[RunSummary], by: str) -> list[RunSummary]:
+    "Return the runs of which a mean is: those that have ended well, or that go on; of a seed the last one."
+    for states in (("finished", "stopped"), ("training", "paused", "new", "waiting")):
+        found = [run for run in runs if run.state().state in states]
+        if found: break
+    if by != "seeds": return found or runs
+    return list({json.dumps([run.setting(seed) for seed in SEEDS]): run for run in found or runs}.values())
+
+def group_rows(runs: list[RunSummary], by: str | None) -> list[RunRow]:
+    "Return the rows of a table: a run each, or those that have a setting, the tags, or all but the seed in common."
+    groups: dict[Hashable, list[RunSummary]] = {}
+    for run in runs: groups.setdefault(group_key(run, by), []).append(run)
+    if by is None: return [RunRow(run.run, [run], run.label) for run in runs]
+    rows = []
+    for key, found in groups.items():
+        name = str(key) if by != "seeds" else found[0].label
+        counted = counted_runs(found, by)
+        left = [run.state().state for run in found if id(run) not in set(map(id, counted))]
+        left = ["repeated" if state == counted[0].state().state else state for state in left]
+        words = [f"{len(counted)} {by if by == 'seeds' else 'runs'}"]
+        if left: words.append("without " + ", ".join(f"{left.count(o)} {o}" for o in dict.fromkeys(left)))
+        if len(found) > 1: name = f"{name} ({' '.join(words)})"
+        rows.append(RunRow(f"group-{zlib.crc32(repr((by, key)).encode()):08x}", found, name, counted))
+    return rows
