@@ -44,6 +44,13 @@ def sweep(folder):
         for seed in range(3): write(folder, f"rate {rate:g}", accuracy=0.6 + 10 * rate + seed / 100, learning_rate=rate, seed=seed)
 
 
+def test_a_run_without_a_name_has_that_of_its_folder(tmp_path):
+    "With the beginning of its id where others have the same name."
+    for folder in ("small", "large", "large"): write(tmp_path/folder, None)
+    names = [row.name for row in runs(tmp_path).model.rows]
+    assert names[0] == "small" and [name[:7] for name in names[1:]] == ["large (", "large ("] and len(set(names)) == 3
+
+
 def test_the_index_reads_what_is_new(tmp_path):
     "A log that has not changed is not opened, by another index either; of one that grows the new lines are read."
     done, live = write(tmp_path), write(tmp_path, "b", end=False)
@@ -73,7 +80,7 @@ def test_the_index_reads_what_is_new(tmp_path):
 def test_without_the_database(tmp_path, spoil):
     "The index is a copy: without it, everything is read."
     write(tmp_path)
-    spoil(tmp_path/"cache"/"trainer_nb"/"trainer_nb-2.sqlite")
+    spoil(tmp_path/"cache"/"trainer_nb"/"trainer_nb-3.sqlite")
     index = RunIndex()
     assert [o.label for o in index.read(find_logs(tmp_path))] == ["a"] and index.opened == 1
 
@@ -139,7 +146,7 @@ def test_the_table(tmp_path):
     table.label(rows[0]["run"], baseline=True)
     assert [row["baseline"] for row in runs(tmp_path).table()].count(True) == 1   # there is one, and it is kept
     assert runs(tmp_path).table()[0]["eval_loss"] == pytest.approx(0.28)          # lower is better
-    for wrong in (lambda: table.label("nobody", note="x"), lambda: runs(tmp_path, result="f1"), lambda: table.group("colour"), lambda: table.scatter("no")):
+    for wrong in (lambda: table.label("nobody", note="x"), lambda: runs(tmp_path, result="f1"), lambda: runs(tmp_path, metrics=["f1"]), lambda: table.group("colour"), lambda: table.scatter("no")):
         with pytest.raises(ValueError): wrong()
     assert len(table.scatter("learning_rate").panels()[0].things) == 6 and len(table.parallel().panels()[0].rows) == 3
     for change in (dict(end=False), dict(seed=2), dict(end=False)):                # one that has not ended, one whose seed has been, one with NaN
@@ -149,7 +156,7 @@ def test_the_table(tmp_path):
     two = write(tmp_path, "two", accuracy=0.9, learning_rate=1e-2, seed=7)
     two.note("launch", 50, num_processes=2)
     two.flush()
-    assert [table.table()[-1][name] for name in ("name", "state", "eval_accuracy")] == ["late", "diverged", 0.9]
+    assert [table.table()[-1][name] for name in ("state", "eval_accuracy")] == ["diverged", 0.9] and table.table()[-1]["name"].startswith("late (")
     table.group("seeds")
     assert [(row["name"].split("(")[1], row["num_processes"]) for row in table.table()[1:]] == [("3 seeds without 1 repeated, 1 training, 1 diverged)", 1), ("3 seeds)", 1)]
 

@@ -215,7 +215,7 @@ class RunIndex:
         with contextlib.suppress(OSError, sqlite3.Error):
             folder = cache_folder() if folder is None else folder
             folder.mkdir(parents=True, exist_ok=True)
-            self.database = sqlite3.connect(folder / "trainer_nb-2.sqlite", timeout=2.0, check_same_thread=False)
+            self.database = sqlite3.connect(folder / "trainer_nb-3.sqlite", timeout=2.0, check_same_thread=False)
             columns = "path text primary key, key text, summary text, blocks blob"
             self.database.execute(f"create table if not exists logs ({columns})")
 
@@ -258,7 +258,9 @@ class RunIndex:
             damage = ["damaged" if isinstance(error, ValueError) else "failed", format_value(str(error), 300)]
         # the first line may be being written
         if reader.history is None: return RunSummary(log.stem, log.stem, status=damage)
-        summary = summarize(reader.history)
+        # a run without a name has that of its folder
+        folder = log.parent.parent.name if log.parent.name == "runs" else None
+        summary = summarize(reader.history, run_label(reader.history, folder))
         summary.status = damage or summary.status
         if summary.status is None and time.time() - os.stat(log).st_mtime < 3600: self.readers[log] = reader
         return summary
@@ -391,7 +393,10 @@ def group_rows(runs: list[RunSummary], by: str | None) -> list[RunRow]:
     "Return the rows of a table: a run each, or those that have a setting, the tags, or all but the seed in common."
     groups: dict[Hashable, list[RunSummary]] = {}
     for run in runs: groups.setdefault(group_key(run, by), []).append(run)
-    if by is None: return [RunRow(run.run, [run], run.label) for run in runs]
+    if by is None:
+        labels = [run.label for run in runs]
+        names = [f"{one} ({run.run[:4]})" if labels.count(one) > 1 else one for one, run in zip(labels, runs)]
+        return [RunRow(run.run, [run], name) for run, name in zip(runs, names)]
     rows = []
     for key, found in groups.items():
         name = str(key) if by != "seeds" else found[0].label

@@ -395,4 +395,7 @@ def runs(
     model.choose("result", result)
     model.choose("group", group)
     model.refresh_sources()
+    known = metric_names(model.runs)
+    for name in metrics if known else ():
+        if name not in known: raise ValueError(f"No run has a metric {name!r}.{suggest_names(name, known)}")
     return Runs(model)
