@@ -47,8 +47,10 @@ def sweep(folder):
 def test_a_run_without_a_name_has_that_of_its_folder(tmp_path):
     "With the beginning of its id where others have the same name."
     for folder in ("small", "large", "large"): write(tmp_path/folder, None)
-    names = [row.name for row in runs(tmp_path).model.rows]
+    table = runs(tmp_path)
+    names = [row["name"] for row in table.table()]
     assert names[0] == "small" and [name[:7] for name in names[1:]] == ["large (", "large ("] and len(set(names)) == 3
+    assert [row["note"] for row in table.label(names[2], note="kept").table()] == ["", "", "kept"]
 
 
 def test_the_index_reads_what_is_new(tmp_path):

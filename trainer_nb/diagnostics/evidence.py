@@ -30,7 +30,7 @@ from ..engine.overrides import TrainerBase
 from ..engine.rollback import BufferBackup
 from ..engine.run_state import run_modules
 from ..engine.step import Step
-from ..engine.whole_step import is_replaced
+from ..engine.dataloaders import is_overridden
 
 # %% ../../nbs/08_diagnostics/07_evidence.ipynb #d40ee613
 class Finding(NamedTuple):
@@ -367,7 +367,7 @@ class Evidence:
     def first_step(self) -> FirstStep:
         "Take the next step up to its update; return loss, gradients and layers."
         run = self.learner.run_state
-        if is_replaced(self.learner, "optimize"): raise Unavailable("optimize() is overridden")
+        if is_overridden(self.learner, "optimize"): raise Unavailable("optimize() is overridden")
         with self.buffers_restored(), measure_outputs(named_layers(run.model)) as outputs:
             step = self.take_step()
         limit = run.args.max_grad_norm

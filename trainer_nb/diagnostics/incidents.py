@@ -19,8 +19,7 @@ from .evidence import names_in_short
 from .evidence import Check, Evidence, Finding, Unavailable, check
 from .data_checks import class_labels
 from .guard import BACK, EVERY, LEAST, WINDOW, median, spike_limit
-from .interpret import _without_workers as without_workers
-from .interpret import first_part, unchanged_data
+from .interpret import first_part, unchanged_data, without_workers
 from .isolated import begin_step
 from .past import Past, first_lost_step, lost_weights, name_samples, try_part
 from ..display.tables import format_value

@@ -107,7 +107,7 @@ def find_images(inputs: object) -> torch.Tensor | None:
     return next((t for t in collect_tensors(inputs).values() if t.ndim > 2 and len(t) and is_image(t[0])), None)
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #bebcc763
-def _without_workers(loader: Iterable) -> Iterable:
+def without_workers(loader: Iterable) -> Iterable:
     "Return a loader of a map-style data set without workers, with the same batches."
     is_single = not isinstance(loader, DataLoader) or not loader.num_workers
     if is_single or isinstance(loader.dataset, IterableDataset): return loader
@@ -133,11 +133,11 @@ def get_first_batch(
     with unchanged_data(learner):
         if dataset is not None:
             loader, _ = get_eval_loader(learner, dataset, "show_batch()")
-            return next(iter(EvalBatches(learner, _without_workers(loader))), (None, 0))[0]
+            return next(iter(EvalBatches(learner, without_workers(loader))), (None, 0))[0]
         run = learner.run_state
         # the seeds of the run's own generators, for the same random numbers
         seeds = GeneratorSeeds(dict(run.generator_seeds or {}), dict(run.data.seed_givers))
-        loader = _without_workers(learner.get_train_dataloader())
+        loader = without_workers(learner.get_train_dataloader())
         with closing(ResumableLoader(loader, learner.args.order_seed, run_seeds=seeds)) as resumable:
             window = resumable.take(Cursor(), 1)
             return window[0].batch if window else None

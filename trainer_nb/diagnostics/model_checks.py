@@ -19,7 +19,7 @@ from .data_checks import share_equal, shifts_labels, token_batch, token_labels
 from .evidence import Evidence, Finding, Unavailable, check, names_in_short
 from .interpret import collect_tensors, first_part
 from ..display.tables import format_value
-from ..engine.whole_step import is_replaced
+from ..engine.dataloaders import is_overridden
 from ..state.model_files import adapter_names, adapter_state_keys
 
 # %% ../../nbs/08_diagnostics/09_model_checks.ipynb #6482da0b
@@ -185,7 +185,7 @@ def batch_norms(model: nn.Module) -> dict[str, nn.modules.batchnorm._BatchNorm]:
 
 @check("a step that can be taken")
 def step_can_be_taken(seen: Evidence) -> Finding | None:
-    if is_replaced(seen.learner, "optimize"): raise Unavailable("optimize() is overridden")
+    if is_overridden(seen.learner, "optimize"): raise Unavailable("optimize() is overridden")
     try:
         loss = seen.first_step.loss
     except Unavailable as error:

@@ -5,6 +5,7 @@
 # %% ../../nbs/06_engine/07_dataloaders.ipynb #cadd46f7
 from __future__ import annotations
 
+import functools
 import math
 import os
 import sys
@@ -130,8 +131,12 @@ def is_overridden(learner: TrainerBase, *names: str) -> bool:
 
 def defining_package(learner: TrainerBase) -> str | None:
     "Return the other package that defines the class of a learner, or one of its base classes; None for user code."
-    classes = (cls for cls in type(learner).__mro__[:-1] if of_library(cls) and not of_package(cls))
-    return next((cls.__module__.split(".")[0] for cls in classes), None)
+    return _package_of(type(learner))
+
+@functools.lru_cache(maxsize=8)   # each step asks for that of its learner
+def _package_of(cls: type) -> str | None:
+    bases = (base for base in cls.__mro__[:-1] if of_library(base) and not of_package(base))
+    return next((base.__module__.split(".")[0] for base in bases), None)
 
 def check_train_dataset(learner: TrainerBase, dataset: Any) -> None:
     "Raise TypeError for training data that is no data set; a subclass with a loader of its own may have any."

@@ -184,7 +184,6 @@ def keep_terms(learner: TrainerBase, terms: Mapping[str, Any]) -> None:
     elif run.verb.phase in ("step", "debug"):
         run.current.terms.append([{name: copied(value) for name, value in terms.items()}, None])
 
-
 # %% ../../nbs/06_engine/02_loss.ipynb #0cf83125
 def check_loss(loss: torch.Tensor, model: torch.nn.Module) -> None:
     "Raise TypeError or ValueError for a loss that is not a scalar, or requires no gradient."

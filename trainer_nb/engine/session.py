@@ -188,15 +188,14 @@ def current_commit() -> str | None:
     "Return the commit that is checked out in the working folder; None outside of a repository."
     folder = next((o for o in (Path.cwd(), *Path.cwd().parents) if (o / ".git").exists()), None)
     if folder is None: return None
-    try:
+    # in the work tree of another repository, and for a branch whose commit stands in a file of many, it is not found
+    with suppress(OSError):
         head = (folder / ".git" / "HEAD").read_text("utf-8").strip()
         return (folder / ".git" / head.removeprefix("ref: ")).read_text("utf-8").strip() if "ref: " in head else head
-    except OSError:
-        # the work tree of another repository, or a branch whose commit stands in a file of many
-        return None
+    return None
 
 def open_run_log(run: RunState) -> Path | None:
-    "Open the log of a run, whose first line says with what it began; return the path, or None if that fails."
+    "Open the log of a run, whose first line has its settings, versions and commit; return the path, or None if that fails."
     names = ("trainer_nb", "torch", "transformers", "numpy")
     run.history.setup = to_plain_data({
         "settings": hide_tokens(run.args.changed()),

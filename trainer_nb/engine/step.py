@@ -31,7 +31,7 @@ from .signatures import positional_args
 from .snapshot import await_copies
 from .eval_outputs import to_numbers
 from .user_state import report_lost, restore_evaluated
-from .whole_step import is_replaced, run_optimize
+from .whole_step import run_optimize
 from ..optim.fused_update import update_weights
 from ..optim.optimizers import check_optimizer_state
 from ..optim.schedules import is_metric_driven
@@ -96,8 +96,8 @@ class Step:
         self.learner = learner
         self.run = learner.run_state
         self.committed = committed
-        self.is_override = is_replaced(learner, "training_step")
-        self.is_whole = is_replaced(learner, "optimize")
+        self.is_override = is_overridden(learner, "training_step")
+        self.is_whole = is_overridden(learner, "optimize")
         self.training_step = function = learner.training_step
         if self.is_override:
             # an override may take fewer arguments

@@ -17,6 +17,7 @@ from ..device.accelerator import unwrap
 from ..device.strategy import average_gradients, backward_from_loss
 from .average import update_average
 from .counters import warn_once
+from .dataloaders import is_overridden
 from .overrides import TrainerBase
 from .snapshot import await_copies
 from ..optim.named_optimizers import named_groups
@@ -25,16 +26,12 @@ if TYPE_CHECKING:
     from trainer_nb.engine.step import Step
 
 # %% ../../nbs/06_engine/19_whole_step.ipynb #48675630
-def is_replaced(learner: TrainerBase, name: str) -> bool:
-    "Return whether the class of a learner overrides a method, or a cell has assigned another one."
-    return getattr(type(learner), name) is not getattr(TrainerBase, name) or name in vars(learner)
-
 def require_ordinary_step(
     learner: TrainerBase,
     verb: str,  # for the message
 ) -> None:
     "Raise InvalidOperation for a verb that takes a step apart, if optimize() is overridden."
-    if not is_replaced(learner, "optimize"): return
+    if not is_overridden(learner, "optimize"): return
     raise InvalidOperation(
         f"{verb} runs forward, backward and update of a step by themselves, and optimize() is overridden. Set a"
         " breakpoint() in it, and call learn.step(1)."

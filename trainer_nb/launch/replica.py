@@ -409,8 +409,7 @@ def process_location(learner: TrainerBase) -> dict[str, Any]:
 
 # %% ../../nbs/11_launch/14_replica.ipynb #2721b355
 def replica_checksums(replica: Replica) -> dict[str, int]:
-    "Return the checksums of this process's weights; sum the counters, which leave with the state of the main process."
-    replica.learner.store_flos()
+    "Return the checksums of this process's weights."
     return weight_checksums(replica.learner.run_state)
 
 def call_gate(
@@ -549,8 +548,9 @@ def final_state(replica: Replica) -> FinalState | None:
     return None if snapshot is None else FinalState.of(snapshot, run.first.snapshot)
 
 def capture_final_state(replica: Replica) -> Snapshot | None:
-    "Finish the tasks that need this process, and capture the run by reference, from the main process."
+    "Finish the tasks that need this process, sum the counters of all, and capture the run of the main one by reference."
     run = replica.learner.run_state
+    replica.learner.store_flos()
     if run.parts.saver is not None:
         wait_for_save(run)
     if run.parts.uploader is not None:

@@ -23,8 +23,8 @@ from ..display.panels import suits_log_axis
 from ..display.tables import format_setting, format_value
 from ..engine.given_parts import local_model
 from .background import BackgroundRun
-from .blocks import MAX_NAME_CHARS, POSITIONS, QUANTITIES, RunCurve, branch_start, event_marks
-from .blocks import position_column, read_metrics, run_curves
+from .blocks import MAX_NAME_CHARS, POSITIONS, QUANTITIES, BlockSeries, RunCurve, branch_start
+from .blocks import event_marks, position_column, read_metrics, run_curves
 from ..optim.schedules import RatesAhead
 
 # %% ../../nbs/10_live/06_curves.ipynb #f45a73f0
@@ -57,19 +57,19 @@ def act_markers(
 MAX_METRIC_POINTS = 60
 
 def smoothing_steps(
-    run: RunCurve,  # the main one of a chart
+    blocks: BlockSeries,  # of the main run of a chart
 ) -> int:
     "Return over how many steps lines are smoothed: 10, of a long run about a hundredth; 1 if there are at most 20 steps."
-    steps = len(run.blocks.table) * run.blocks.width
+    steps = len(blocks.table) * blocks.width
     # growing in stages, so that a live line does not change with each step
     return 1 if steps <= 20 else 10 * 2 ** max(0, round(math.log2(steps / 1000)))
 
 def smoothing_weight(
-    runs: list[RunCurve],
+    blocks: BlockSeries,  # of the main run of a chart
     smooth: float | None = None,  # given by the user
 ) -> float:
     "Return the weight of the running mean of a chart. Raise ValueError if the given one is outside [0, 1)."
-    if smooth is None: return 1 - 1 / smoothing_steps(runs[0])
+    if smooth is None: return 1 - 1 / smoothing_steps(blocks)
     centered_moving_average([], smooth)
     return smooth
 
@@ -321,13 +321,17 @@ def learner_name(
     run = getattr(source, "run_state", None)
     return None if run is None else run.args.run_name or type(local_model(source)).__name__
 
+def unique_names(names: list[str], ids: list[str]) -> list[str]:
+    "Return the names of runs, with the beginning of its id where another one has the same."
+    return [f"{name} ({id[:4]})" if names.count(name) > 1 else name for name, id in zip(names, ids)]
+
 def run_labels(
     sources: list,  # learners, histories, paths of logs
     histories: list[History],  # of the sources
 ) -> list[str]:
     "Return a unique label for each run."
     names = [run_label(history, learner_name(source)) for source, history in zip(sources, histories)]
-    return [f"{n} ({h.run_id[:4]})" if names.count(n) > 1 else n for n, h in zip(names, histories)]
+    return unique_names(names, [history.run_id for history in histories])
 
 # %% ../../nbs/10_live/06_curves.ipynb #51e9f97d
 def plot_histories(
@@ -357,7 +361,7 @@ def plot_histories(
     for run in runs:
         run.update()
         run.update_metrics(MAX_POINTS)
-    smooth = smoothing_weight(runs, smooth)
+    smooth = smoothing_weight(runs[0].blocks, smooth)
     chosen = log_names if log_names or log is False else None
     if subplots:
         panels = run_panels(names, runs, x, smooth, chosen)

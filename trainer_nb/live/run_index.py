@@ -27,7 +27,7 @@ from ..core.records import sounds_lower_better
 from ..display.panels import suits_log_axis
 from ..display.tables import format_setting, format_value
 from .blocks import BLOCK_COLUMNS, BlockSeries, MetricPoints, RunCurve
-from .curves import run_label, running_mean, smoothing_weight
+from .curves import run_label, running_mean, smoothing_weight, unique_names
 from .follow import SILENCE_SECONDS
 from .health import assess_health
 from .run_view import DisplayStatus, format_clock, last_status
@@ -105,9 +105,8 @@ def summarize(
     if len(blocks.table):
         summary.step = int(blocks.table[-1, 0])
         summary.seconds = 60 * float(blocks.table[-1, 2])
-        run = type("Run", (), {"blocks": blocks})
         losses = blocks.table[:, 5]
-        means = running_mean(losses, smoothing_weight([run]), blocks.width, suits_log_axis([losses]))
+        means = running_mean(losses, smoothing_weight(blocks), blocks.width, suits_log_axis([losses]))
         summary.results["loss"] = result_values(blocks.table[:, 0], means)
     steps = history.rows.view("step")
     for name, by_row in metrics.values.items():
@@ -126,11 +125,11 @@ NOT_COMPARED = ("output_dir", "run_name", "logging_dir", "disable_tqdm", "report
 SEEDS = ("seed", "data_seed")
 
 def is_lower_better(name: str, runs: Sequence[RunSummary]) -> bool:
-    "Return True if a lower value of a metric is better: as the runs were told, otherwise by its name."
+    "Return True if a lower value of a metric is better: by greater_is_better of a run, otherwise by its name."
     for run in runs:
         metric = str(run.settings.get("metric_for_best_model")).removeprefix("eval_")
-        told = run.settings.get("greater_is_better")
-        if told is not None and name.removeprefix("eval_") == metric: return not told
+        greater = run.settings.get("greater_is_better")
+        if greater is not None and name.removeprefix("eval_") == metric: return not greater
     return sounds_lower_better(name)
 
 def natural_key(name: str) -> list:
@@ -144,9 +143,9 @@ def metric_names(runs: Sequence[RunSummary]) -> list[str]:
 
 def default_result(runs: Sequence[RunSummary]) -> str:
     "Return the metric by which runs are compared, unless another is chosen: the one that chose their best models."
-    told = [str(o.settings.get("metric_for_best_model") or "") for o in runs]
+    given = [str(o.settings.get("metric_for_best_model") or "") for o in runs]
     names = metric_names(runs)
-    found = [name for metric in dict.fromkeys(told) for name in (metric, f"eval_{metric}") if metric and name in names]
+    found = [name for metric in dict.fromkeys(given) for name in (metric, f"eval_{metric}") if metric and name in names]
     return next(iter([*found, *(n for n in names if n.startswith("eval_") and n.endswith("loss")), *names]), "loss")
 
 def differing_names(runs: Sequence[RunSummary]) -> list[str]:
@@ -394,8 +393,7 @@ def group_rows(runs: list[RunSummary], by: str | None) -> list[RunRow]:
     groups: dict[Hashable, list[RunSummary]] = {}
     for run in runs: groups.setdefault(group_key(run, by), []).append(run)
     if by is None:
-        labels = [run.label for run in runs]
-        names = [f"{one} ({run.run[:4]})" if labels.count(one) > 1 else one for one, run in zip(labels, runs)]
+        names = unique_names([run.label for run in runs], [run.run for run in runs])
         return [RunRow(run.run, [run], name) for run, name in zip(runs, names)]
     rows = []
     for key, found in groups.items():

@@ -41,14 +41,12 @@ class RunsModel(ViewModel):
     def __init__(
         self,
         sources: Sequence[Any],  # folders, logs, learners, histories
-        result: str | None = None,  # metric by which the runs are compared
-        group: str | None = None,   # seeds, tags, or a setting
         metrics: Sequence[str] = (),  # to draw; default: the first ones
     ):
         self.given = sources
         self.index = RunIndex()
-        self.result = result
-        self.group = group
+        self.result: str | None = None   # metric by which the runs are compared; None: the usual one
+        self.group: str | None = None    # seeds, tags, or a setting
         self.metrics = list(metrics)
         self.runs: list[RunSummary] = []
         self.rows: list[RunRow] = []
@@ -236,7 +234,8 @@ class RunsModel(ViewModel):
     # -- what the page asks
     def find(self, run: str) -> RunSummary:
         "Return the run of a name, or of the beginning of an id. Raise ValueError for one that is not there."
-        found = [o for o in self.runs if run in (o.label, o.run)]
+        found = [row.runs[0] for row in self.rows if run == row.name and len(row.runs) == 1]
+        found = found or [o for o in self.runs if run in (o.label, o.run)]
         found = found or [o for o in self.runs if run and o.run.startswith(run)]
         if len(found) == 1: return found[0]
         if found: raise ValueError(f"{len(found)} runs are called {run!r}; give the id of one, such as {found[0].run!r}.")
@@ -364,7 +363,7 @@ class Runs:
             LineSeries([places[i] for _, places in axes], list(range(len(shown))), row.name, curve.color)
             for i, (row, curve) in enumerate(zip(self.model.rows, self.model.curves))
         ]
-        return Chart([Panel("From the lowest to the highest value", lines[:40] + ends, x="", rows=shown)], columns=1)
+        return Chart([Panel("From the lowest to the highest value", lines + ends, x="", rows=shown)], columns=1)
 
 def axis_places(values: list[Any]) -> tuple[list[tuple[str, float]], list[float]]:
     "Return the words along an axis with their places, and the places of values, from 0 to 1; nan for a missing one."

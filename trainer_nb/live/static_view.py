@@ -25,7 +25,7 @@ def view_panels(view_model: ViewModel) -> list[Panel]:
     if not runs: return []
     metrics = dict.fromkeys(name for run in runs for name in run.points)
     names = [*default_names(metrics, MAX_METRICS), "grad_norm", "samples_per_second"]
-    found = [history_panel(name, runs, smooth=smoothing_weight(runs)) for name in names]
+    found = [history_panel(name, runs, smooth=smoothing_weight(runs[0].blocks)) for name in names]
     panels = [panel for panel in found if panel is not None][:6]
     if not panels: return []
     for panel in panels:

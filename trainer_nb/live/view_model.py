@@ -157,7 +157,7 @@ class ViewModel:
         yield "status", status
         yield "settings", main.settings()
         yield "notices", event_notices(main.history)
-        yield "smoothing", smoothing_steps(self.curves[0])
+        yield "smoothing", smoothing_steps(self.curves[0].blocks)
         histories = [curve.history for curve in self.curves]
         # a loss that is not finite has a mark
         key = (status.get("tone") == "bad", *((id(h), len(h.events), len(h.abandons)) for h in histories))
