@@ -18,7 +18,7 @@ INTRO = """# Reference
 
 > All public names: what each does, and the notebook that explains it
 
-The tables are made from the docstrings by `make export`. In a notebook, `learn.rewind?` shows the parameters of a verb, one per line; in the terminal, `help(trainer_nb.Learner.rewind)` does. Names that are not listed here may change at any time ([versions](https://github.com/trainer-nb/trainer_nb/blob/main/CONTRIBUTING.md#versions)). The features of Hugging Face's `Trainer`, one by one, are in [their own table](trainer.ipynb), the terms of the project in the [glossary](glossary.ipynb)."""
+The tables have the first sentence of each docstring. In a notebook, `learn.rewind?` shows the rest and the parameters of a verb; in the terminal, `help(trainer_nb.Learner.rewind)` does. Names that are not listed here may change at any time ([versions](https://github.com/trainer-nb/trainer_nb/blob/main/CONTRIBUTING.md#versions)). The features of Hugging Face's `Trainer`, one by one, are in [their own table](trainer.ipynb), the terms of the project in the [glossary](glossary.ipynb)."""
 NAMES = """## Names of `trainer_nb`
 
 What `from trainer_nb import ...` gives; `trainer_nb.__all__` has the same names."""
@@ -54,9 +54,9 @@ def plain(text):
 
 
 def first(o):
-    "Return the first paragraph of a docstring as one line, without the hint where the whole one is."
+    "Return the first sentence of a docstring, without the hint where the whole one is: what it raises stands in the notebook."
     text = re.sub(r"; see `trainer_nb\.[\w.]+`", "", (inspect.getdoc(o) or "").split("\n\n")[0])
-    return plain(text)
+    return plain(re.split(r"(?<=[\w)`])\.\s(?=[A-Z`])", text)[0].rstrip(".") + "." if text else "")
 
 
 def table(heads, rows):
@@ -99,7 +99,7 @@ class Reference:
             o = o.__func__ if isinstance(o, (staticmethod, classmethod)) else o
             if name.startswith("_") or not (inspect.isfunction(o) or isinstance(o, property)) or not first(o): continue
             call = f"`{name}`" if isinstance(o, property) else f"`{name}()`"
-            yield call, first(o), self.link(cls.__module__)
+            yield call, first(o)
 
     def arguments(self):
         "Return the rows of the settings."
@@ -118,7 +118,7 @@ class Reference:
         classes = {cls.__name__: cls for cls in self.package.Learner.__mro__ if cls is not object}
         if missing := set(classes) - set(PARTS): sys.exit(f"PARTS in {Path(__file__).name} has no heading for {sorted(missing)}.")
         for name, heading in PARTS.items():
-            if rows := list(self.members(classes[name])): yield f"### {heading}\n\n" + table(("name", "meaning", "notebook"), rows)
+            if rows := list(self.members(classes[name])): yield f"### {heading}\n\n" + table(("name", "meaning"), rows)
         rows = list(self.arguments())
         yield ARGUMENTS.format(count=len(rows))
         yield table(("argument", "default", "meaning"), rows)
