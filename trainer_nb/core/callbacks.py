@@ -55,7 +55,6 @@ class EventArgs(Protocol):
     def should_log(self) -> bool: ...
     def get_process_log_level(self) -> int: ...
 
-# %% ../../nbs/01_core/05_callbacks.ipynb #5c3708ec
 # fields of the state that identify this process: not part of the run
 PROCESS_STATE_FIELDS = ("is_world_process_zero", "is_local_process_zero")
 # fields that follow from the settings
@@ -120,7 +119,6 @@ class ExportableState:
         vars(instance).update(state["attributes"])
         return instance
 
-# %% ../../nbs/01_core/05_callbacks.ipynb #60b5ce4d
 def exported_state(callback: object) -> dict[str, Any] | None:
     "Return what a callback's state() returns, 'args' and 'attributes'; None for a callback without such a method."
     method = getattr(callback, "state", None)
@@ -533,7 +531,6 @@ class EventSource(Protocol):
     @property
     def processing_class(self) -> object: ...
 
-# %% ../../nbs/01_core/05_callbacks.ipynb #1aa9dd62
 def event_arguments(learner: EventSource) -> dict[str, Any]:
     "Return the keywords of every event as a dict."
     run = learner.run_state
@@ -602,7 +599,6 @@ def fire_event_safely(learner: EventSource, event: str, **data: Any) -> BaseExce
             first_error = first_error or error
     return first_error
 
-# %% ../../nbs/01_core/05_callbacks.ipynb #35507f8d
 def close_callbacks(run: Any):
     "Make callbacks close the resources that they hold open; warn about those that fail."
     for callback in run.callbacks.callbacks:

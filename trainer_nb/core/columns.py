@@ -33,7 +33,6 @@ DEFERRED = ("loss", "grad_norm", "learning_rate")
 # number of rows after which single tensors are stacked
 PACK_SIZE = 64
 
-# %% ../../nbs/01_core/04_columns.ipynb #b7af6a7e
 class DeferredScalars:
     "Hold values that are still on a device, each with its position: 3 * row + column of `DEFERRED`."
     def __init__(self) -> None:
@@ -68,7 +67,6 @@ class DeferredScalars:
                 return tensors[int(i)]
         return None
 
-# %% ../../nbs/01_core/04_columns.ipynb #21365257
 def to_host(tensors: list[torch.Tensor]) -> list[np.ndarray]:
     "Copy tensors to the host, with one transfer per device; return the values of each as floats, in one dimension."
     copied = {}

@@ -111,7 +111,6 @@ def is_own_code(owner: object) -> bool:
     frame, _ = user_frame()
     return frame is not None and frame.f_locals.get("self") is owner
 
-# %% ../../nbs/01_core/00_errors.ipynb #4138ae92
 def misspelt_error(
     variable: str,  # usual name of the object: "args"
     kind: str,  # description of the object: "TrainingArguments"

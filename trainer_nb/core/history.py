@@ -449,7 +449,6 @@ def count_logged(history: History, path: Path) -> dict[str, int]:
         rows=rows, events=events, abandons=len(old.abandons), tables=len(old.readings.tables), readings=old.readings.count
     )
 
-# %% ../../nbs/01_core/08_history.ipynb #5e379974
 def _at_exit():
     for history in [o for o in HISTORIES if o.log is not None]:
         fetch_if_alive(weakref.ref(history))

@@ -391,12 +391,10 @@ class RunLock:
                 ignore_until_cell_ends()
             self.button.__exit__(kind, *error)
 
-# %% ../../nbs/01_core/02_interrupts.ipynb #dac30a15
 RUN_LOCK = RunLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=RUN_LOCK.reset)
 
-# %% ../../nbs/01_core/02_interrupts.ipynb #1f62d548
 # by cell, line, column and id of the run: the verb that was called there first, and step and number of events of the
 # run then
 VERB_CALLS: dict[tuple[int, int, int, str], tuple[str, int, int]] = {}

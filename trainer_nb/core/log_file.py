@@ -187,7 +187,6 @@ if hasattr(os, "register_at_fork"):
 if sys.platform != "win32":
     import fcntl
 
-# %% ../../nbs/01_core/06_log_file.ipynb #803ac105
 class FileClaim:
     "Lock a file for this process; raise BlockingIOError if another process holds the lock."
     def __init__(self, path: Path):

@@ -32,7 +32,6 @@ class Ref(int):
     __slots__ = ()
     def __repr__(self): return f"Ref({int(self)})"
 
-# %% ../../nbs/01_core/09_nodes.ipynb #665256ac
 class BytesPlace(NamedTuple):
     "Name the tensor that holds the bytes of a tensor or an array."
     kind: str = "none"   # a "whole" tensor; a view in a "region"; a view of a "held" one
@@ -133,14 +132,12 @@ class ObjectNode(NamedTuple):
     values: list[Any] | None
     state: Any                           # for __setstate__
 
-# %% ../../nbs/01_core/09_nodes.ipynb #e8bae5e5
 # the classes of which the nodes of a tree consist
 NODES = (
     BytesPlace, HeldNode, LeafNode, CallableNode, SequenceNode, MappingNode, TensorNode, SparseNode, ArrayNode, GeneratorNode,
     StatefulNode, ModuleNode, OptimizerNode, ObjectNode,
 )
 
-# %% ../../nbs/01_core/09_nodes.ipynb #035c9349
 class Live:
     "Hold the objects and the classes of a tree, in the process that has captured it."
     def __init__(self) -> None:
@@ -224,7 +221,6 @@ def region_view(flat: torch.Tensor, node: TensorNode | ArrayNode, offset: int) -
         return np.ndarray(node.shape, np.lib.format.descr_to_dtype(node.dtype), flat.numpy(), offset, node.stride)
     return flat.view(node.dtype).as_strided(node.shape, node.stride, offset // node.dtype.itemsize)
 
-# %% ../../nbs/01_core/09_nodes.ipynb #f63bc274
 class Piece(NamedTuple):
     "Hold a tensor or an array whose place is not known yet."
     ref: Ref

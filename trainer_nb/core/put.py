@@ -26,8 +26,6 @@ from typing import Any
 
 import numpy as np
 import torch
-
-# %% ../../nbs/01_core/12_put.ipynb #3aa00dac
 from .nodes import ATOMS, ArrayNode, CallableNode, GeneratorNode, HeldNode, LeafNode, MappingNode, ModuleNode
 from .nodes import ObjectNode, OptimizerNode, Ref, SequenceNode, SparseNode
 from .nodes import StatefulNode, TensorNode, Tree, Unsupported, available_device, compact, has_own_memory

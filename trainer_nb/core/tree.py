@@ -21,8 +21,6 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
-
-# %% ../../nbs/01_core/10_tree.ipynb #430c298b
 from .seeding import FUNCTIONS, GENERATOR_TYPES, generator_state, is_global_generator, parts_of, variables_of
 from .nodes import ATOMS, ArrayNode, BytesPlace, CallableNode, GeneratorNode, HeldNode, LeafNode, MappingNode, Memory
 from .nodes import ModuleNode, ObjectNode, OptimizerNode, Piece, Ref, SequenceNode
@@ -79,7 +77,6 @@ def has_state_dict(value: object) -> bool:
     "Return whether an object saves and loads its state itself."
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
-# %% ../../nbs/01_core/10_tree.ipynb #08730a72
 class Capture:
     "Walk values, and describe each object once."
     def __init__(
@@ -381,7 +378,6 @@ def _reduced(capture: Capture, value: Any, path: str) -> Ref:
     kind = capture.function(cls)
     return capture.fill(ref, ObjectNode(kind, make, args, attributes, slots, listed, keys, values, whole))
 
-# %% ../../nbs/01_core/10_tree.ipynb #1825b1ac
 _HANDLERS: tuple[tuple[Any, Callable[[Capture, Any, str], Any]], ...] = (
     (torch.Tensor, _tensor),
     ((np.ndarray, np.generic), _array),

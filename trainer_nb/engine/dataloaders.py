@@ -263,7 +263,6 @@ def _loader_options(args: TrainingArguments, batch_size: int, collate: Callable)
         "prefetch_factor": args.dataloader_prefetch_factor,
     }
 
-# %% ../../nbs/06_engine/07_dataloaders.ipynb #a67d5377
 def make_train_loader(learner: TrainerBase) -> DataLoader:
     "Return the loader of the training data. Raise ValueError without training data, TypeError if it is not a data set."
     dataset = learner.train_dataset

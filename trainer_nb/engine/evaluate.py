@@ -82,7 +82,6 @@ def cast_inputs(
     if isinstance(batch, (tuple, list)) and len(batch) > 1: return (*cast(tuple(batch[:-1])), batch[-1])
     return cast(batch)
 
-# %% ../../nbs/06_engine/27_evaluate.ipynb #43068af9
 @contextmanager
 def evaluation_mode(
     learner: TrainerBase,
@@ -282,7 +281,6 @@ class EvalAccumulator:
             self.outputs.to_host()
         return out
 
-# %% ../../nbs/06_engine/27_evaluate.ipynb #45ceee71
 def main_input(learner: TrainerBase, batch):
     "Return the inputs for compute_metrics."
     name = getattr(learner.model, "main_input_name", "input_ids")

@@ -162,7 +162,6 @@ def current_step(learner: TrainerBase) -> WholeStep:
         raise InvalidOperation("backward() and update() are for an override of optimize(), which train() and step() call.")
     return learner._whole_step
 
-# %% ../../nbs/06_engine/08_given_parts.ipynb #03007995
 def check_not_remote(run: RunState | None, name: str) -> None:
     "Raise an error if a part is replaced while other processes have the run."
     if run is not None and run.parts.remote_run is not None:

@@ -41,7 +41,6 @@ class ModelFacts(NamedTuple):
     is_causal: bool            # it is a causal language model: a loss that is computed here has to shift
     counts_parameters: bool    # it has num_parameters(), from which FLOPs are estimated
 
-# %% ../../nbs/06_engine/02_loss.ipynb #46418f63
 def unwrap_model(model: torch.nn.Module) -> torch.nn.Module:
     "Return the model inside of DataParallel or an adapter: the one with the relevant signature."
     while isinstance(model, torch.nn.DataParallel):
@@ -339,7 +338,6 @@ def explain_model_error(
     if getattr(config, "problem_type", None) in ("regression", "multi_label_classification"): is_classifier = False
     return explain_label_error(error, labels, classes if is_classifier else None)
 
-# %% ../../nbs/06_engine/02_loss.ipynb #bcfcbe76
 def compute_batch_loss(
     learner: TrainerBase,
     model: torch.nn.Module,  # as it is wrapped

@@ -546,7 +546,6 @@ def warn_untrained_loss(run: RunState):
         f" {path}.requires_grad_(False) says that it is fixed."
     )
 
-# %% ../../nbs/06_engine/19_prepare.ipynb #b9c14866
 @functools.cache
 def suggest_idle_gpus(kind: str, is_alone: bool):
     "Print, once, how to use the idle GPUs, if there are any."

@@ -33,7 +33,6 @@ from ..optim.schedules import schedule_parts
 OBSERVATION_SHARE = 0.002
 ALWAYS_OBSERVED_LOGS = 3
 
-# %% ../../nbs/06_engine/18_rollback.ipynb #89aaecb9
 # a holder and the values of its attributes, by reference
 KeptValues = tuple[Holder, dict[str, Any]]
 
@@ -379,7 +378,6 @@ def _plain_tensors(t) -> list:
     except TypeError:
         return [t]
 
-# %% ../../nbs/06_engine/18_rollback.ipynb #5ef3f925
 class FullBackup:
     "Back up weights and optimizer state before each step."
     def __init__(

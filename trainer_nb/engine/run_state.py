@@ -330,7 +330,6 @@ class GivenSettings:
         changes = {name: value for name, value in changes.items() if not is_identical(value, known.get(name))}
         return changes | {name: value for name, value in own.items() if not is_identical(value, former[name])}
 
-# %% ../../nbs/06_engine/03_run_state.ipynb #7666cd3e
 @dataclass(repr=False, eq=False, slots=True, weakref_slot=True)
 class RunState:
     "Hold the state and the parts of one training run."

@@ -115,7 +115,6 @@ def merge_snapshots(
     whole = one.tensors | concat_shards([s.tensors for s in snapshots], one.shapes)
     return _with_parameter_states(whole, one.values | {"shapes": {}})
 
-# %% ../../nbs/06_engine/17_snapshot.ipynb #d72bbc68
 def check_data_length(run: RunState, snapshot: Snapshot):
     "Raise ValueError for a snapshot from the middle of an epoch if the length of the data differs."
     then = snapshot.values.get("length")

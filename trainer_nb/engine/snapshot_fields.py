@@ -71,7 +71,6 @@ def _restore_args(run: RunState, snapshot: Snapshot):
     ):
         drop_loader(run)
 
-# %% ../../nbs/06_engine/16_snapshot_fields.ipynb #d1a20001
 # stands for the learner of which a branch has copied the attributes
 IN_BRANCH = "branch"
 
@@ -146,7 +145,6 @@ def named_weights(run: RunState) -> list:
     "Return every parameter with its name, tied ones once."
     return ModuleWalk(run).weights
 
-# %% ../../nbs/06_engine/16_snapshot_fields.ipynb #6136cdc2
 def has_max_norm(m) -> bool:
     """Return whether rows of a module's weight are rescaled at look-up; checks the attributes first, since a failed
     look-up in a module is slow."""
@@ -402,7 +400,6 @@ def _capture_optimizer(run: RunState, tensors, values):
         "apart": apart,
     }
 
-# %% ../../nbs/06_engine/16_snapshot_fields.ipynb #a8d1b2a6
 def _check_same_class(what, then, now):
     if then is not None and now is not None and type(now).__name__ != then:
         raise ValueError(f"The snapshot is of a run with another {what}: {then} then, {type(now).__name__} here.")
@@ -563,7 +560,6 @@ def _restore_scaler(run: RunState, snapshot: Snapshot):
     # of a run with DeepSpeed, which has a scaler of its own
     run.device.scaler.load_state_dict(own | torch_scale(saved, own["growth_interval"]) if "cur_scale" in saved else saved)
 
-# %% ../../nbs/06_engine/16_snapshot_fields.ipynb #9d884333
 def _capture_modes(run: RunState, tensors, values):
     values["modes"] = {"evaluation": [n for n, m in tensors.walk.each if not m.training], "held": list(run.modes.held)}
 

@@ -60,7 +60,6 @@ def _in_order(t: torch.Tensor) -> list[int]:
     "Return the dimensions of a tensor in the order of its memory layout."
     return sorted(range(t.ndim), key=lambda i: -t.stride()[i])
 
-# %% ../../nbs/06_engine/14_snapshot_file.ipynb #20701011
 class SnapshotFile:
     "Store the tensors of a snapshot in a temporary file without a name. Raise OSError if it cannot be written."
     def __init__(self, folder: str | Path):

@@ -421,7 +421,6 @@ def allocate_host_copy(
     if pages is None: return torch.empty_like(t, device="cpu")
     return torch.frombuffer(pages, dtype=t.dtype).view(t.shape)
 
-# %% ../../nbs/06_engine/15_snapshot_tensors.ipynb #a9824653
 # bytes from which a tensor is worth a reference instead of a copy
 _LEAST_REFERENCE_BYTES = 1 << 17
 

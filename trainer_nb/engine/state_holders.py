@@ -65,7 +65,6 @@ class MethodHolder(Holder):
     def attributes(self) -> dict: return self.get()
     def complete(self, attributes: dict) -> None: self.put(attributes)
 
-# %% ../../nbs/06_engine/10_state_holders.ipynb #d78d1346
 def is_generator(v) -> bool: return isinstance(v, GENERATOR_TYPES)
 
 SCALAR_TYPES = (bool, int, float, str, type(None))
@@ -106,7 +105,6 @@ COPIED_KINDS: dict[str, Callable[[Any], bool]] = {
 # kinds of objects of libraries, which may add attributes that are not state
 LIBRARY_KINDS = ("library", "settings", "numbers", "tensors")
 
-# %% ../../nbs/06_engine/10_state_holders.ipynb #44147061
 # Attributes of every learner.
 LEARNER = frozenset("""_train_dataset eval_dataset processing_class _learns_itself data_collator model_init
     compute_loss_func loss_func compute_metrics

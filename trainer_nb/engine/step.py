@@ -303,7 +303,6 @@ def check_items_used(step: Step) -> None:
         f"{' (set it before launch)' if size > 1 else ''}.",
     )
 
-# %% ../../nbs/06_engine/20_step.ipynb #27367bdd
 def gather_logs(learner: TrainerBase) -> None:
     """Gather the values that the loss has logged in all processes, where methods of a subclass compute it.
     Those that are logged elsewhere, such as in the model, remain those of each process."""

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-
-# %% ../../nbs/06_engine/13_user_state.ipynb #04ae0be9
 from ..core.errors import join_names, warn
 from ..core.put import MISSING, Put, class_finder
 from ..core.nodes import ATOMS, Content, GeneratorNode, LeafNode, Ref, StatefulNode, TensorNode, Tree, Unsupported
