@@ -5,9 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-import trainer_nb
 from toys import Augmented, accuracy, finish, hard_learner, outcome, unequal
-from trainer_nb import Learner, TrainerCallback, compare, differences
+from trainer_nb import Learner, compare, differences
 from trainer_nb.core.errors import InvalidOperation
 from trainer_nb.state.branch import Comparison
 
@@ -98,40 +97,6 @@ def test_an_optimizer_that_was_given():
     with pytest.raises(InvalidOperation, match="cannot copy an optimizer.*optimizer_cls_and_kwargs"): learn.branch()
 
 
-def test_subclasses_and_callbacks_are_copied_together():
-    "What refers to the model refers to the copy of it, in the branch; and a subclass keeps what is its own."
-    class Mine(Learner):
-        factor = 1.0
-        def compute_loss(self, *args, **kwargs): return super().compute_loss(*args, **kwargs) * self.factor
-    class Averages(TrainerCallback):
-        def __init__(self, model): self.model, self.mean = model, [p.detach().clone() for p in model.parameters()]
-        def on_step_end(self, args, state, control, **kwargs):
-            for mean, p in zip(self.mean, self.model.parameters()): mean.lerp_(p.detach(), 0.1)
-    learn = hard_learner(cls=Mine, **LONG)
-    learn.factor = 0.5
-    learn.add_callback(Averages(learn.model))
-    learn.step(4)
-    other = learn.branch()
-    theirs = next(c for c in other.callback_handler.callbacks if isinstance(c, Averages))
-    ours = next(c for c in learn.callback_handler.callbacks if isinstance(c, Averages))
-    assert isinstance(other, Mine) and other.factor == 0.5 and theirs.model is other.model is not learn.model
-    learn.step(3)
-    assert not any(map(torch.equal, theirs.mean[:2], ours.mean[:2]))
-    other.step(3)
-    assert all(map(torch.equal, theirs.mean, ours.mean))
-    assert other.train_dataset is learn.train_dataset
-
-
-def test_a_callback_that_cannot_be_copied(tmp_path):
-    class Writes(TrainerCallback):
-        def __init__(self): self.file = open(tmp_path / "log", "w")
-        def on_step_end(self, args, state, control, **kwargs): self.file.write(f"{state.global_step} ")
-    learn = hard_learner(callbacks=[Writes()], **LONG)
-    learn.step(2)
-    with pytest.warns(UserWarning, match="Writes cannot be copied.*the branch shares it"): other = learn.branch()
-    other.step(1)
-
-
 def test_a_branch_of_a_branch_rewinds_and_resets():
     "It has the past of where it came from; what was taken back there is not in it."
     learn = hard_learner(rewind_every=2, **LONG)
@@ -147,19 +112,6 @@ def test_a_branch_of_a_branch_rewinds_and_resets():
     other.reset()
     first = hard_learner(**LONG)
     assert all(map(torch.equal, other.model.parameters(), first.model.parameters()))
-
-
-def test_logs_of_branches_lie_beside_the_run(tmp_path):
-    "Each in a folder of its own, with the common past in it."
-    learn = hard_learner(output_dir=str(tmp_path), **LONG)
-    learn.step(4)
-    other = learn.branch(max_grad_norm=0.1)
-    learn.step(2), other.step(3)
-    for one in (learn, other): one.history.close_log()
-    assert other.args.output_dir == str(tmp_path / "branches" / other.history.run_id)
-    read = trainer_nb.core.history.read_history(other.args.output_dir)
-    assert read.parent == learn.history.run_id and read.column("step").tolist() == [1, 2, 3, 4, 5, 6, 7]
-    assert len(trainer_nb.core.history.read_history(learn.history.path)) == 6
 
 
 def test_the_journal():

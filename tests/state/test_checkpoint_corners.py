@@ -1,7 +1,6 @@
 "What a stranger has tried with checkpoints."
-import errno, os, shutil, subprocess, sys, time, warnings
+import errno, os, shutil, warnings
 
-import numpy as np
 import pytest
 import torch
 
@@ -9,7 +8,6 @@ from toys import Augmented, finish, unequal
 from trainer_nb import Learner, get_last_checkpoint
 from trainer_nb.state import async_save as saver
 from trainer_nb.state.async_save import SaveFailed
-from trainer_nb.state.checkpoint_dirs import list_checkpoints
 from stranger_runs import made   # noqa: F401
 
 
@@ -112,15 +110,6 @@ def test_home_and_the_present_folder(tmp_path, monkeypatch):
     assert get_last_checkpoint("~/runs") == str(tmp_path / "home" / "runs" / "checkpoint-12")
 
 
-def test_arrays_among_the_metrics(tmp_path):
-    learn = made(tmp_path, eval_dataset=Augmented(4), eval_strategy="steps", eval_steps=5, compute_metrics=lambda p: {"per_class": np.array([0.1, 0.2])},
-                 save_strategy="steps", save_steps=5)
-    learn.train()
-    other = made(tmp_path, eval_dataset=Augmented(4), eval_strategy="steps", eval_steps=5, save_strategy="steps", save_steps=5)
-    other.load_checkpoint()
-    assert any("eval_per_class" in row for row in other.state.log_history)
-
-
 def test_a_model_of_another_precision(tmp_path):
     learn = made(tmp_path)
     learn.step(2)
@@ -141,39 +130,6 @@ def test_a_log_that_is_deleted_under_way(tmp_path):
     other = made(tmp_path, save_strategy="steps", save_steps=5)
     other.load_checkpoint()
     assert other.state.global_step == 10 and other.history.frame().step.tolist() == [*range(1, 11)]
-
-
-def test_two_learners_that_write_one_run(tmp_path, monkeypatch):
-    "What one has begun to write is there for the other, and neither removes what the other is writing."
-    write = saver.write_checkpoint
-    def slowly(package, folder): time.sleep(0.5); write(package, folder)
-    monkeypatch.setattr(saver, "write_checkpoint", slowly)
-    one = made(tmp_path, save_strategy="steps", save_steps=5)
-    one.step(5)
-    two = made(tmp_path, save_strategy="steps", save_steps=5)
-    two.load_checkpoint(True)
-    assert two.state.global_step == 5
-    one.step(5); two.set(save_steps=6); two.step(1)   # both write now
-    one.free(); two.free()
-    assert get_last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-10")
-    assert [f.path.name for f in list_checkpoints(tmp_path) if not f.problem] == ["checkpoint-5", "checkpoint-6", "checkpoint-10"]
-
-
-def test_what_cannot_be_resumed_from_is_said(tmp_path):
-    learn = made(tmp_path, save_only_model=True)
-    for wrong in (5, ["a"], 1.0):
-        with pytest.raises(ValueError, match="not from"): learn.train(resume_from_checkpoint=wrong)
-    learn.step(2); learn.save_checkpoint()
-    with pytest.raises(ValueError, match=r"checkpoint-2 holds the weights alone"): made(tmp_path).train(resume_from_checkpoint=True)
-
-
-def test_a_full_disk_says_how_to_keep_fewer(tmp_path, monkeypatch):
-    def full(package, folder): raise OSError(errno.ENOSPC, "No space left on device")
-    monkeypatch.setattr(saver, "write_checkpoint", full)
-    learn = made(tmp_path)
-    learn.step(2)
-    with pytest.raises(SaveFailed, match=r"learn.set\(save_total_limit=2\)"): learn.save_checkpoint()
-    learn.set(save_total_limit=2); learn.step(1)
 
 
 def test_a_snapshot_does_not_bring_a_folder_along(tmp_path):
@@ -228,55 +184,6 @@ def test_no_thread_to_be_had(tmp_path, monkeypatch):
         with pytest.raises(RuntimeError, match="new thread"): learn.save_checkpoint()
     learn.save_checkpoint(); learn.step(1)
     assert get_last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-2")
-
-
-DIES = """
-import os, shutil, sys
-sys.path.insert(0, {tests!r})
-from stranger_runs import made
-from trainer_nb.state import async_save as saver
-folder, moment = sys.argv[1:]
-def die(*given): os.kill(os.getpid(), 9)
-learn = made(folder + "/runs")
-learn.step(2); learn.save_checkpoint(folder + "/kept"); learn.step(2)
-renamed, rename, rmtree = [], os.rename, shutil.rmtree
-def renames(a, b):
-    if moment in ("set aside", "renaming") and len(renamed) == (moment == "renaming"): die()
-    renamed.append(a); rename(a, b)
-def removes(path, **given):
-    if moment == "removing" and str(path).endswith("-gone") and os.path.isdir(path): os.unlink(os.path.join(path, "manifest.json")); die()
-    rmtree(path, **given)
-os.rename, shutil.rmtree = renames, removes
-if moment == "writing": saver.write_checkpoint.__globals__["write_manifest"] = die
-learn.save_checkpoint(folder + "/kept")
-"""
-
-
-@pytest.mark.parametrize("moment", ["writing", "set aside", "renaming", "removing"])
-def test_a_kill_while_a_checkpoint_is_written_over(tmp_path, moment):
-    "One of the two is there afterwards, whole, and the next writer leaves nothing behind."
-    done = subprocess.run([sys.executable, "-c", DIES.format(tests=os.path.dirname(os.path.dirname(__file__))), str(tmp_path), moment], capture_output=True, text=True)
-    assert done.returncode == -9, done.stderr
-    other = made(tmp_path / "runs")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")   # its log goes on as well
-        other.load_checkpoint(tmp_path / "kept")
-        assert other.state.global_step == {"writing": 2, "set aside": 2}.get(moment, 4)
-        other.step(1); other.save_checkpoint(tmp_path / "kept")
-    assert [p.name for p in tmp_path.iterdir() if p.name != "runs"] == ["kept"]
-
-
-def test_other_samples_of_the_same_number_are_noticed(tmp_path):
-    from torch.utils.data import random_split
-    data = Augmented(40)
-    rows = [{"x": data[i]["x"], "labels": int(data[i]["labels"])} for i in range(40)]
-    for n, (one, other) in enumerate([(rows, [r | {"x": r["x"] + 1} for r in rows]), [random_split(rows, [30, 10], torch.Generator().manual_seed(s))[0] for s in (0, 1)]]):
-        learn = made(tmp_path / str(n), train_dataset=one)
-        learn.step(2); folder = learn.save_checkpoint(); learn.free()
-        with pytest.warns(UserWarning, match="another fingerprint"): made(tmp_path / str(n), train_dataset=other).load_checkpoint(folder)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            made(tmp_path / str(n), train_dataset=one).load_checkpoint(folder)
 
 
 def test_a_checkpoint_saved_before_the_first_step_after_resuming(tmp_path):

@@ -1,5 +1,5 @@
 "Several who write to one place: names of their own, turns, what a kill leaves, and who is told what."
-import os, signal, subprocess, sys, textwrap, threading, time, warnings
+import os, signal, subprocess, sys, textwrap, threading, warnings
 from pathlib import Path
 
 import pytest
@@ -106,20 +106,6 @@ def test_two_learners_of_one_run_save_at_once(tmp_path):
     assert not [d for d in differences(read_checkpoint(tmp_path / "checkpoint-8"), one.snapshot()) if "/" in d]
 
 
-def test_two_runs_in_one_folder_take_no_turns(tmp_path):
-    "A learner does not wait for the disk of another run, to save or to resume; only for who writes where it reads."
-    gate = Gate()
-    slow = quiet_learner(tmp_path / "slow", processing_class=gate, save_strategy="steps", save_steps=4)
-    slow.step(5)
-    assert gate.entered.wait(20)
-    quick = quiet_learner(tmp_path / "quick")
-    quick.step(2); quick.save_checkpoint(); quick.step(1)
-    assert quick.load_checkpoint().step == 2 and not gate.open.is_set()
-    threading.Timer(0.5, gate.open.set).start()
-    again = quiet_learner(tmp_path / "slow")
-    assert again.load_checkpoint().step == 4 and gate.open.is_set()
-
-
 def test_two_live_runs_of_two_processes_in_one_folder(tmp_path):
     "The second raises an error when it would take the name of the first one's checkpoint."
     first = quiet_learner(tmp_path, save_strategy="steps", save_steps=4)
@@ -150,28 +136,6 @@ def test_reading_waits_for_what_is_written(tmp_path):
     assert gate.entered.wait(20)
     threading.Timer(0.5, gate.open.set).start()
     assert get_last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-2")
-
-
-def test_the_wait_for_another_learner_can_be_ended(tmp_path):
-    "By a second press of the button; nothing was noted, and the run goes on."
-    one = quiet_learner(tmp_path)
-    one.step(4); one.save_checkpoint()
-    other, gate = resumed(tmp_path), Gate()
-    other.processing_class = gate
-    with other.run_state.interrupts: other._save_checkpoint()
-    assert gate.entered.wait(20)
-    noted = len(one.history.events)
-    def press():
-        time.sleep(0.5)
-        for _ in range(2): os.kill(os.getpid(), signal.SIGINT); time.sleep(0.3)
-    pressing = threading.Thread(target=press)
-    pressing.start()
-    with pytest.raises(KeyboardInterrupt): one.save_checkpoint()
-    pressing.join()
-    assert not gate.open.is_set() and len(one.history.events) == noted
-    gate.open.set()
-    other.run_state.parts.saver.wait()
-    assert one.step(1).step == [5]
 
 
 # --- on the disk, and back -------------------------------------------------------------------------------------------------
@@ -238,15 +202,6 @@ def test_what_is_no_checkpoint(tmp_path, monkeypatch, where, words):
     other = quiet_learner("out")
     with pytest.raises(ValueError, match=words): other.train(resume_from_checkpoint=where)
     assert other.state.global_step == 0 and not other.history.events
-
-
-@pytest.mark.parametrize("where", [None, False])
-def test_no_resuming_is_asked_for(tmp_path, where):
-    learn = quiet_learner(tmp_path, save_strategy="steps", save_steps=2)
-    learn.step(4); learn.run_state.parts.saver.wait()
-    other = quiet_learner(tmp_path)
-    other.train(resume_from_checkpoint=where)
-    assert other.history.run_id != learn.history.run_id and len(other.history) == 30
 
 
 # --- where a warning points to -------------------------------------------------------------------------------------------

@@ -346,24 +346,6 @@ def test_model_init(session):
     session.exact()
 
 
-@pytest.mark.trainer
-def test_transformers(session):
-    "With an implementation of attention, and a layer that was frozen before."
-    session.run("""
-        from transformers import GPT2Config, GPT2LMHeadModel
-        config = GPT2Config(vocab_size=40, n_positions=16, n_embd=8, n_layer=2, n_head=2)
-        gpt = GPT2LMHeadModel._from_config(config, attn_implementation="eager")
-        gpt.transformer.wte.requires_grad_(False)
-        ids = torch.randint(40, (24, 10))""", "rows = [{'input_ids': i, 'labels': i} for i in ids]", learner("gpt, train_dataset=rows"), "learn.step(5); learn.set(weight_decay=0.1); learn.step(4)")
-    session.exact()
-
-
-def test_a_learner_made_by_a_function(session):
-    session.run(NET, DATA, f"def make(rate):\n    {learner(name='learn', learning_rate=0.5).replace('learning_rate=0.5', 'learning_rate=rate')}\n    return learn".replace("Learner(net", "Learner(Net()"),
-                "learn = make(0.02)", "learn.step(4); learn.set(lr=0.01); learn.step()")
-    assert "learn = make(0.02)" in session.exact()
-
-
 def test_branches_and_new_beginnings(session):
     session.run(NET, DATA, "net = Net()", learner(), "learn.step(5); other = learn.branch(lr=0.001); third = other.branch(max_grad_norm=0.1); fourth = other.branch(adam_beta1=0.5)",
                 "learn.step(2); other.step(3); third.step(2); fourth.step(); first, learn = learn, third")
@@ -455,13 +437,6 @@ def test_cells_as_people_leave_them(session):
     session.kernel.fails("learn.step(2); learn.oops()", "AttributeError")
     text = session.exact()
     assert "add_module" in text and "# sixteen" in text and "hidden = 99" not in text
-
-
-def test_layers_with_rates_of_their_own(session):
-    "A list of rates, set anew as a list; what was set is in the journal as it was asked for."
-    session.run(NET, DATA, "net = Net()", learner(learning_rate=[0.001, 0.01], layer_groups=["body", "head"], lr_scheduler_type="cosine"),
-                "learn.step(4); learn.set(lr=[0.002, 0.003]); learn.step(2); learn.set(learning_rate=[0.01, 0.1]); learn.step()", "learn.set(lr=0.001); learn.train()")
-    assert "learn.set(lr=[0.002, 0.003])" in session.exact()
 
 
 SMALL = "class Rows(Dataset):\n    def __init__(self, x): self.x = x\n    def __len__(self): return len(self.x)\n    def __getitem__(self, i): return self.x[i], self.x[i, :1]"

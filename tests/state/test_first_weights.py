@@ -64,18 +64,6 @@ def test_weights_that_are_loaded_before_the_first_step_are_the_first_ones(before
     assert weights(learn) == end
 
 
-def test_a_debug_step_begins_as_well():
-    learn = learner()
-    learn.lr_find(num_steps=10)
-    LOADS["load_state_dict"](learn)
-    first = weights(learn)
-    step = learn.debug_step()
-    step.forward(), step.backward(), step.update()
-    learn.step(2)
-    learn.reset()
-    assert weights(learn) == first
-
-
 @pytest.mark.parametrize("change", ["statistics", "frozen"])
 def test_buffers_and_frozen_weights_count(change):
     learn = learner()
@@ -113,30 +101,6 @@ def test_going_back_to_the_beginning_keeps_the_first_weights():
     learn.step(1)
     learn.reset()
     assert weights(learn) == first
-
-
-def test_a_replay_begins_with_them(tmp_path):
-    "Without a snapshot in the ring, a rewind trains again from the first step."
-    learn = learner(tmp_path, rewind_every=100)
-    learn.lr_find(num_steps=10)
-    LOADS["load_state_dict"](learn)
-    learn.step(2)
-    then = weights(learn)
-    learn.step(2)
-    learn.rewind(2)
-    assert weights(learn) == then
-
-
-def test_a_branch_has_its_own(tmp_path):
-    learn = learner(tmp_path)
-    learn.snapshot()
-    LOADS["load_state_dict"](learn)
-    first = weights(learn)
-    branch = learn.branch()
-    for one in (learn, branch):
-        one.step(2)
-        one.reset()
-        assert weights(one) == first
 
 
 class Failing(torch.optim.SGD):

@@ -13,7 +13,7 @@ transformers = pytest.importorskip("transformers")
 import tensor_kinds
 from references import Rows, bert, for_classes, for_language, gpt2, net, one_thread, points, sentences  # noqa: F401 (a fixture)
 from toys import Augmented, accuracy, finish, hard_learner, unequal
-from trainer_nb import Learner, TrainerCallback, TrainerState, differences, get_last_checkpoint
+from trainer_nb import Learner, TrainerCallback, differences, get_last_checkpoint
 from trainer_nb.state.checkpoint_dirs import MANIFEST_NAME
 from trainer_nb.core.history import read_history
 from trainer_nb.optim import optimizers
@@ -284,23 +284,6 @@ def test_the_same_files_with_the_same_content(tmp_path):
     random.Random().setstate(y["python"]); np.random.RandomState().set_state(y["numpy"]); torch.Generator().set_state(y["cpu"])
 
 
-def test_the_file_of_the_generators_is_a_function_of_the_place(tmp_path):
-    given = dict(save_format="trainer", save_strategy="no")
-    learn, other = (ours(tmp_path / n, net(), points(50), **given) for n in "ab")
-    learn.step(4)
-    learn.save_checkpoint()
-    other.step(4)
-    torch.randn(3)
-    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
-    other.save_checkpoint()
-    assert before[1:] == (random.getstate(), np.random.get_state()[1].tolist()) and torch.equal(before[0], torch.get_rng_state())
-    files = [tmp_path / n / "checkpoint-4" / "rng_state.pth" for n in "ab"]
-    assert files[0].read_bytes() == files[1].read_bytes()
-    other.step()
-    other.save_checkpoint()
-    assert files[0].read_bytes() != (tmp_path / "b" / "checkpoint-5" / "rng_state.pth").read_bytes()
-
-
 def test_back_and_forth(tmp_path):
     "A run that changes hands twice, in one folder, where the Trainer also writes over what was written here."
     given = SETTINGS["fused_cosine"]
@@ -384,20 +367,6 @@ def test_the_scaler(tmp_path):
     assert theirs.load_checkpoint(tmp_path / "a" / "checkpoint-5").said == [] and scale(theirs) == 2.0 ** 11
     plain = hard_learner(output_dir=str(tmp_path / "c"), **LONG | dict(save_strategy="no"))
     with pytest.warns(UserWarning, match="with a scaler, and here nothing is scaled"): plain.load_checkpoint(tmp_path / "a" / "checkpoint-5")
-
-
-def test_the_shelf_and_the_best(tmp_path):
-    "Rotation, the best checkpoint, and what is cut short are as in the other format."
-    given = LONG | SCORED | dict(eval_steps=2, save_steps=2, save_total_limit=2, metric_for_best_model="loss", load_best_model_at_end=True)
-    want = finish(hard_learner(output_dir=str(tmp_path / "like"), **given | dict(save_format="safetensors")))
-    learn = hard_learner(output_dir=str(tmp_path / "a"), **given)
-    assert unequal(finish(learn), want, ignore=("args", "state")) == []
-    kept = [f.step for f in list_checkpoints(tmp_path / "a")]
-    assert kept == [f.step for f in list_checkpoints(tmp_path / "like")] and len(kept) == 2 and learn.state.best_global_step in kept
-    path = tmp_path / "a" / "checkpoint-12" / "optimizer.pt"
-    path.write_bytes(path.read_bytes()[:-1])
-    assert ["optimizer.pt" in f.problem for f in list_checkpoints(tmp_path / "a")] == [f.step == 12 for f in list_checkpoints(tmp_path / "a")]
-    with pytest.raises(ValueError, match="optimizer.pt has .* bytes, and .* were written"): learn.load_checkpoint(tmp_path / "a" / "checkpoint-12")
 
 
 def test_weights_only(tmp_path):
@@ -632,22 +601,3 @@ def test_the_history_begins_anew(written, tmp_path):
     other.load_checkpoint(folder)
     assert other.state.log_history == learn.state.log_history and len(other.history) == 1
     assert read_history(tmp_path / "a").run_id == learn.history.run_id
-
-
-def test_the_newest_in_a_folder_of_the_trainers(written, tmp_path):
-    like = theirs(tmp_path / "theirs", net(), points(50), max_steps=6)
-    learn = ours(tmp_path / "theirs", net(), points(50), max_steps=6, save_strategy="no")
-    learn.train(resume_from_checkpoint=True)
-    assert same(learn, like) and len(learn.history) == 0
-    assert TrainerState.load_from_json(tmp_path / "theirs" / "checkpoint-6" / "trainer_state.json").global_step == 6
-
-
-def test_the_best_of_a_folder_that_has_moved(tmp_path):
-    given = dict(eval_dataset=points(20, seed=1), eval_strategy="steps", eval_steps=1, metric_for_best_model="loss", load_best_model_at_end=True,
-                 save_strategy="steps", learning_rate=0.3, max_steps=8)
-    like = theirs(tmp_path / "theirs", net(), points(50), **given)
-    best = like.state.best_global_step
-    assert best < 7
-    (tmp_path / "theirs").rename(tmp_path / "moved")
-    learn = resumed(ours(tmp_path / "a", net(), points(50), **given), tmp_path / "moved" / "checkpoint-7")
-    assert learn.state.best_model_checkpoint == str(tmp_path / "moved" / f"checkpoint-{best}") and same(learn, like)

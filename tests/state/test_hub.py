@@ -76,7 +76,6 @@ def patient(make, *args, **kwargs):
 
 # ---- the four strategies
 
-STATE = {"optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"}
 OURS = {"training_args.json", "manifest.json", "rest.json", "rest.safetensors", "README.md"}
 
 
@@ -375,14 +374,6 @@ def test_on_request_without_push_to_hub(hub, tmp_path):
     learn.save_model()
     assert hub.messages() == ["End of training"]
     with pytest.raises(TypeError, match="licence"): learn.push_to_hub(licence="mit")
-
-
-def test_without_a_folder(hub, tmp_path, monkeypatch):
-    "The Trainer's folder, which gives the repository its name."
-    monkeypatch.chdir(tmp_path)
-    learn = Learner(model(), train_dataset=rows(), push_to_hub=True, **SETTINGS)
-    learn.train()
-    assert learn.hub_model_id == "me/trainer_output" and hub.messages() and "model.safetensors" in hub.files("me/trainer_output")
 
 
 def test_a_failed_push_of_a_saved_model_is_a_warning(hub, tmp_path):
@@ -736,13 +727,6 @@ def test_what_a_killed_process_left_is_removed(hub, tmp_path):
     (left/"model.safetensors").write_bytes(b"old")
     make(tmp_path/"out").train()
     assert not (tmp_path/"out"/"_push").exists() and hub.messages()
-
-
-def test_the_files_of_another_push_stay_where_locks_are_unavailable(tmp_path, monkeypatch):
-    monkeypatch.setattr("trainer_nb.state.checkpoint_dirs.fcntl", None)
-    first, second = (PushFolder(tmp_path, "0123456789ab") for _ in range(2))
-    assert first.path.is_dir() and second.path.is_dir()
-    first.close(), second.close()
 
 
 def test_a_push_that_cannot_be_begun_again_keeps_its_files(tmp_path, monkeypatch):

@@ -1,12 +1,12 @@
 "Back to any step, exactly: the ring of snapshots, what is replayed, and what stands in the way."
-import os, re, subprocess, sys, time
+import os, re, subprocess, sys
 
 import numpy as np
 import pytest
 import torch
 
 from conftest import ROOT
-from toys import Augmented, Bomb, Boom, accuracy, collate, every_event, finish, hard_learner, told, unequal
+from toys import Augmented, Bomb, Boom, accuracy, every_event, finish, hard_learner, told, unequal
 from trainer_nb import Learner, TrainerCallback, differences
 from trainer_nb.core.errors import InvalidOperation
 from trainer_nb.state.rewind_buffer import Account, place_to_drop, snapshot_nbytes
@@ -218,18 +218,6 @@ def test_what_a_rewind_repeats_is_near_the_least_that_is_possible(every, most, p
     assert len(steps) == places + 1 and found <= 1.5 * min(best.values())
 
 
-@pytest.mark.parametrize("steps, places, most", [(1000, 18, 0.5), (10_000, 27, 0.5), (1000, 8, 2.0), (1000, 50, 0.1), (600, 10, 1.0)])
-def test_a_rewind_repeats_a_share_of_the_way_back(steps, places, most):
-    "At most ten steps, or that share, from each step to each earlier one."
-    kept = [0]
-    for now in range(10, steps + 1, 10):
-        kept.append(now)
-        if len(kept) > places + 1: del kept[place_to_drop(kept)]
-        for at in (now, now + 9):
-            for begin, end in zip(kept, [*kept[1:], at]):
-                assert end - 1 - begin <= max(10, most * (at - end + 1))
-
-
 def test_memory_is_bounded_and_used_again():
     learn = hard_learner(rewind_every=1, **LONG)
     learn.step()
@@ -265,14 +253,6 @@ def test_frozen_weights_that_snapshots_share_take_no_memory():
     assert snapshot_nbytes(learn.run_state) > frozen and len(ring.kept) == 1
 
 
-def test_the_ring_costs_its_share():
-    "The spacing follows from what a copy takes and what a step takes; a short run cannot afford a snapshot."
-    learn = hard_learner(num_train_epochs=40, hook=lambda *args: time.sleep(0.005), logging_strategy="no")
-    learn.train()
-    ring = learn.run_state.parts.rewind_buffer
-    assert 1 < ring.every < 2000 and 1 <= len(ring.kept) <= 50 and "snapshots of steps" in repr(ring)
-
-
 def test_losses_that_are_not_the_same_are_told():
     "A data set with a generator of its own."
     class Own(Augmented):
@@ -306,14 +286,6 @@ def test_a_torn_run_is_put_right():
     learn.optimizer.fails = False
     assert learn.rewind(0).replayed == 2 and learn.state.global_step == 6
     assert unequal(finish(learn), want) == []
-
-
-def test_refused_at_work():
-    class Rewinds(TrainerCallback):
-        def on_step_end(self, args, state, control, learner, **kwargs):
-            if state.global_step == 3: learner.rewind(1)
-    learn = hard_learner(callbacks=[Rewinds()], **LONG)
-    with pytest.raises(InvalidOperation, match=r"rewind\(\) was called while"): learn.train()
 
 
 def test_callbacks_hear_of_replayed_steps():
@@ -368,26 +340,6 @@ def test_an_interrupted_replay_keeps_the_best_checkpoint(tmp_path):
     assert learn.state.best_global_step == 10 and {"checkpoint-10", "checkpoint-15"} <= set(names())
 
 
-@pytest.mark.parametrize("exchange", ["train_dataset", "add_callback", "remove_callback"])
-def test_steps_taken_with_other_data_or_callbacks_are_not_replayed(exchange):
-    "No snapshot has these, so it goes back only to where nothing has to be taken again."
-    class Halves(TrainerCallback):
-        def on_substep_end(self, args, state, control, model, **kwargs): model.outer.bias.grad.mul_(0.5)
-    learn = hard_learner(rewind_every=10, callbacks=[Halves()] if exchange == "remove_callback" else None, **LONG)
-    learn.step(13)
-    if exchange == "train_dataset": learn.train_dataset = Augmented(30)
-    elif exchange == "add_callback": learn.add_callback(Halves())
-    else: learn.remove_callback(Halves)
-    learn.step(9)
-    was = learn.snapshot()
-    for back, word in ((15, "has replaced"), (11, "has replaced")):
-        with pytest.raises(ValueError, match=f"{exchange} at step 13 {word}"): learn.rewind(back)
-    assert differences(was, learn.snapshot()) == []
-    assert learn.rewind(4).different == []      # after it: as ever
-    learn.step(4)
-    assert [n for n in differences(was, learn.snapshot()) if n != "due"] == []
-
-
 def test_data_of_another_length_in_the_middle_of_an_epoch():
     learn = hard_learner(**LONG)
     learn.step(1); learn.snapshot("a"); learn.step(2)
@@ -396,21 +348,6 @@ def test_data_of_another_length_in_the_middle_of_an_epoch():
     learn.train_dataset = Augmented(30)
     learn.restore("a")
     assert learn.state.global_step == 1
-
-
-def test_a_branch_says_why_it_cannot_go_back():
-    learn = hard_learner(**LONG)
-    learn.step(5)
-    with pytest.raises(ValueError, match="begins at step 5, and has no earlier steps"): learn.branch().rewind(1)
-
-
-def test_changed_round_the_versions():
-    "In the settings, which counts as learn.set(): seen at the next verb."
-    learn = hard_learner(**LONG)
-    learn.step(6); learn.args.max_grad_norm = 0.01; learn.step(1); learn.step(1)
-    assert [(e["step"], e["data"]["max_grad_norm"]) for e in learn.history.events if e["kind"] == "set"] == [(6, 0.01)]
-    was = learn.snapshot(); learn.rewind(2); learn.step(2)
-    assert differences(was, learn.snapshot()) == []
 
 
 def test_how_long_it_will_take_is_said_beforehand(capsys):
@@ -484,14 +421,6 @@ def test_the_ring_takes_half_a_percent_of_the_time(monkeypatch, step, copy):
     learn.train()
     assert max(ticks.shares) <= 0.005
     assert learn.run_state.parts.rewind_buffer.kept if copy / step < 3 else not spent[0]   # a snapshot that costs 8 s may come after 1600 s
-
-
-def test_an_act_of_the_user_is_followed_by_a_snapshot():
-    "Whatever it costs: what it has changed could not be replayed."
-    learn = hard_learner(**LONG)
-    learn.step(3); learn.model.inner.bias.detach().zero_(); learn.step(4)
-    assert [s.step for s in learn.run_state.parts.rewind_buffer.kept] == [3] and learn.rewind(2).replayed == 2
-    assert learn.rewind(to=1).step == 1 and not learn.run_state.parts.rewind_buffer.needed
 
 
 def test_a_snapshot_without_room_in_memory_is_in_a_file(monkeypatch):
@@ -600,80 +529,6 @@ def test_the_reason_before_the_beginning_of_a_branch_and_of_another_run():
         later.step(2)
         with pytest.raises(ValueError, match="this run begins at step 5, and has no earlier steps"): later.rewind(3)
         assert later.rewind(2).step == 5
-
-
-def test_an_added_callback_is_the_reason_also_after_another_act():
-    "A change of a setting lies before the target; no replay may go past the callback."
-    learn = hard_learner(num_train_epochs=4, rewind_every=50)
-    learn.step(2)
-    learn.set(weight_decay=0.1)
-    learn.step(3)
-    learn.add_callback(TrainerCallback())
-    learn.step(2)
-    with pytest.raises(ValueError, match="rewind\\(3\\) cannot go back to step 4: add_callback at step 5 has replaced a part"): learn.rewind(3)
-
-
-@pytest.mark.parametrize("part", ["data_collator", "loss_func", "compute_loss_func"])
-def test_a_replaced_function_is_the_reason(part):
-    "A replay would use the present one, and end in other weights; up to its step the run goes back exactly."
-    def loss(outputs, labels, num_items_in_batch=None): return (outputs["logits"] if isinstance(outputs, dict) else outputs).mean()
-    def doubled(samples): return {k: v * 2 if v.is_floating_point() else v for k, v in collate(samples).items()}
-    learn = hard_learner(num_train_epochs=4, rewind_every=2)
-    learn.step(5)
-    present = getattr(learn, part)
-    setattr(learn, part, present)   # no change
-    learn.step(1)
-    setattr(learn, part, doubled if part == "data_collator" else loss)
-    losses = [r.loss for r in learn.step(3)]
-    with pytest.raises(ValueError, match=f"rewind\\(4\\) cannot go back to step 5: {part} at step 6 has replaced a part of the run"): learn.rewind(4)
-    report = learn.rewind(3)
-    assert report.step == 6 and not report.different and [r.loss for r in learn.step(3)] == losses
-    row, = [e for e in learn.history.journal() if e["act"] == part]
-    assert row["step"] == 6 and row["what"] == "replaced" and not row.get("discarded")
-
-
-def test_an_assigned_method_is_the_reason():
-    "As a replaced loss; one that was assigned before the first step belongs to the run from its beginning."
-    learn = hard_learner(num_train_epochs=4, rewind_every=2)
-    def doubled(model, inputs, **kwargs): return 2 * Learner.compute_loss(learn, model, inputs, **kwargs)
-    learn.floating_point_ops = lambda inputs: 0
-    learn.step(3)
-    assert learn.rewind(3).step == 0
-    learn.step(5)
-    learn.compute_loss = doubled
-    learn.step(2)
-    with pytest.raises(ValueError, match="rewind\\(4\\) cannot go back to step 3: the assignment of compute_loss at step 5 has replaced a part of the run"): learn.rewind(4)
-    assert learn.rewind(2).step == 5
-    assert [(e["step"], e["what"]) for e in learn.history.journal() if e["act"] == "override"] == [(5, "compute_loss was assigned")]
-
-
-def test_an_attribute_that_an_override_reads_is_in_the_journal():
-    "A replay begins behind its assignment, and the value stays; one that is equal is no change."
-    class Scaled(Learner):
-        factor = 1.0
-        def __init__(self, *args, **settings):
-            super().__init__(*args, **settings)
-            self.count = 0
-        def compute_loss(self, *args, **kwargs):
-            self.count += 1
-            return self.factor * super().compute_loss(*args, **kwargs)
-    learn, like = (hard_learner(Scaled, num_train_epochs=4, rewind_every=50) for _ in range(2))
-    for one in (learn, like):
-        one.factor = 0.5
-        one.step(2)
-        one.factor = 0.5
-        assert not one.journal
-        one.factor = 0.25
-        one.step(3)
-    assert [(e["step"], e["what"]) for e in learn.journal] == [(2, "changed: Scaled.factor")]
-    assert learn.rewind(2).different == [] and learn.factor == 0.25
-    assert [r.loss for r in learn.step(4)] == [r.loss for r in like.history[3:5]] + [r.loss for r in like.step(2)]
-    del learn.factor
-    for rec in learn.steps():
-        learn.factor = 0.5
-        break
-    assert learn.step(1) and learn.rewind(1).different == []
-    assert [e["step"] for e in learn.journal if e["what"] == "changed: Scaled.factor"] == [2, 7, 8]
 
 
 def test_a_replay_that_differs_is_in_the_journal():
