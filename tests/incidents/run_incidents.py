@@ -22,8 +22,8 @@ from tiny import INCIDENTS
 
 from trainer_nb import Learner
 
-for kind in ("data", "model", "loop", "process", "held_out"): importlib.import_module(f"{kind}_incidents")
-importlib.import_module("held_out_healthy")
+for kind in ("data", "model", "loop", "process", "held_out", "second_held_out"): importlib.import_module(f"{kind}_incidents")
+for kind in ("held_out", "second_held_out"): importlib.import_module(f"{kind}_healthy")
 
 EXAMPLES = Path(__file__).resolve().parents[2]/"examples"
 # A line to type at the beginning of what to do: a call that changes something, or a setting. What goes on with ", then" is not complete.
