@@ -74,15 +74,15 @@ def test_spawned_workers_have_these_variables(monkeypatch):
 
 
 @pytest.mark.parametrize("variables, wanted", [({"CUDA_VISIBLE_DEVICES": "0,1"}, ["1", "0"]), ({"CUDA_VISIBLE_DEVICES": "0", "ACCELERATE_USE_CPU": "1"}, [None, "0"])])
-def test_workers_on_nodes_have_these_variables(variables, wanted, monkeypatch):
-    "Each node asks for its own cards, in the worker: the notebook's machine may have others, or none."
+def test_workers_on_nodes_have_these_variables(variables, wanted, monkeypatch, tmp_path):
+    "Each node asks for its own cards: the notebook's machine may have others, or none."
     import accelerate.utils
-    from trainer_nb.launch import ray_agent, worker
+    from types import SimpleNamespace
+    from trainer_nb.launch.ray_agent import NodeAgent
     found = []
     for name in ("NCCL_P2P_DISABLE", "CUDA_VISIBLE_DEVICES", "ACCELERATE_USE_CPU"): monkeypatch.delenv(name, raising=False)
-    for name, value in ({"NCCL_IB_DISABLE": "0"} | variables).items(): monkeypatch.setenv(name, value)
     monkeypatch.setattr(accelerate.utils, "check_cuda_p2p_ib_support", lambda: False)
-    monkeypatch.setattr(worker, "worker_main", lambda settings: found.append((settings, [os.environ.get(name) for name in ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE")])))
-    try: ray_agent.node_worker_main({"rank": 1})
-    finally: os.environ.pop("NCCL_P2P_DISABLE", None)
-    assert found == [({"rank": 1}, wanted)]
+    monkeypatch.setattr(local_workers.LocalWorkers, "start_processes", lambda self, settings, environments, init, receiver: [SimpleNamespace(pid=1, got=found.extend(environments))])
+    monkeypatch.chdir(tmp_path)
+    NodeAgent().start({"stem": "stem"}, {"NCCL_IB_DISABLE": "0", "NODE_ADDRESS": "none"} | variables, str(tmp_path), {})
+    assert [found[0].get(name) for name in ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE")] == wanted

@@ -129,7 +129,7 @@ def test_the_files_of_a_killed_kernel_go_with_the_next_launch(tmp_path):
     from trainer_nb.launch.serialization import make_scratch_folder, remove_scratch_folder
     (tmp_path/"program.py").write_text(KILLED)
     parent = Path(tempfile.mkdtemp(dir="/tmp"))                # names of sockets have to be short
-    mine = make_scratch_folder(str(parent))
+    mine = make_scratch_folder(parent=str(parent))
     (parent/"trainer_nb-of-mine").mkdir()
     def found(how):
         done = subprocess.run([sys.executable, "-W", "ignore", "program.py", how], capture_output=True, text=True, timeout=200, cwd=tmp_path,
@@ -224,7 +224,7 @@ def test_a_folder_that_is_being_made_is_not_removed(tmp_path, monkeypatch):
                 Looks.depth -= 1
             super().__init__(path)
     monkeypatch.setattr(serialization, "FileClaim", Looks)
-    folder = serialization.make_scratch_folder(str(tmp_path))
+    folder = serialization.make_scratch_folder(parent=str(tmp_path))
     assert os.path.isdir(folder) and os.path.isfile(os.path.join(folder, "lock"))
     serialization._CLAIMS.pop(folder).drop()
     # its process has ended
@@ -238,7 +238,7 @@ def test_no_folder_is_removed_where_files_cannot_be_locked(tmp_path, monkeypatch
     from trainer_nb.launch import serialization
     def fails(*args): raise OSError(38, "Function not implemented")
     monkeypatch.setattr(fcntl, "flock", fails)
-    folder = serialization.make_scratch_folder(str(tmp_path))
+    folder = serialization.make_scratch_folder(parent=str(tmp_path))
     serialization._CLAIMS.pop(folder).drop()
     serialization.remove_dead_folders(str(tmp_path))
     assert os.path.isdir(folder)

@@ -37,22 +37,6 @@ class Skips(torch.nn.Module):
         return Output(loss) if self.case == "object" else {"loss": loss}
 
 
-class Tables(torch.nn.Module):
-    "Embeddings with sparse gradients, one for each expert; the other features of a sample are the rows that it looks up."
-    def __init__(self, case):
-        super().__init__()
-        kind = torch.nn.EmbeddingBag if case == "sparse bags" else torch.nn.Embedding
-        self.experts, self.out = torch.nn.ModuleList(kind(6, 8, sparse=True) for _ in range(3)), torch.nn.Linear(8, 6, bias=False)
-        if case == "sparse tied": self.out.weight = self.experts[0].weight
-
-    def forward(self, x, labels):
-        rows, total = x[:, 1:].abs().mul(4).long() % 6, torch.zeros(len(x), 8)
-        for number, table in enumerate(self.experts):
-            mine = x[:, 0].long() == number
-            if mine.any(): total[mine] = torch.tanh(table(rows[mine]).reshape(mine.sum(), -1, 8).mean(1))
-        return {"loss": torch.nn.functional.cross_entropy(self.out(total), labels)}
-
-
 class Routed(torch.nn.Module):
     "Predictions, with the expert that the loss is to use."
     def __init__(self):
@@ -62,10 +46,10 @@ class Routed(torch.nn.Module):
 
 
 class RoutedLoss(torch.nn.Module):
-    "A loss with sparse embeddings, which DDP does not know."
+    "A loss with embeddings, which DDP does not know."
     def __init__(self):
         super().__init__()
-        self.experts, self.scale = torch.nn.ModuleList(torch.nn.Embedding(2, 2, sparse=True) for _ in range(3)), torch.nn.Parameter(torch.ones(1))
+        self.experts, self.scale = torch.nn.ModuleList(torch.nn.Embedding(2, 2) for _ in range(3)), torch.nn.Parameter(torch.ones(1))
     def forward(self, predicted, labels):
         near = torch.stack([self.experts[int(p[0])](label) for p, label in zip(predicted, labels)])
         return (self.scale * predicted[:, 1:] - near).square().mean()
@@ -160,7 +144,7 @@ def routes(case, rows, alternate=False):
 
 
 KINDS = {"gathers": Gathers, "twice": Twice, "parts": Parts, "empty": Empty, "unwrapped": Unwrapped, "inner": Inner, "penalty": Penalty, "by hand": ByHand}
-SETTINGS = {"strict": dict(ddp_find_unused_parameters=False), "ddp": dict(ddp_find_unused_parameters=True), "static": dict(ddp_static_graph=True), "sharded": dict(fsdp=True),
+SETTINGS = {"strict": dict(ddp_find_unused_parameters=False), "ddp": dict(ddp_find_unused_parameters=True), "sharded": dict(fsdp=True),
             "accumulate": dict(gradient_accumulation_steps=2), "by hand": dict(gradient_accumulation_steps=2), "evaluate": dict(eval_strategy="steps", eval_steps=1),
             "double": dict(gradient_accumulation_steps=2), "each": dict(gradient_accumulation_steps=2, accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}})}
 
@@ -170,16 +154,15 @@ def build(case):
     if case.endswith("in the loss"):
         model, loss = Routed(), RoutedLoss()
         return model, dict(loss_func=loss, optimizers=(torch.optim.SGD([*model.parameters(), *loss.parameters()], lr=0.05), None))
-    if case.startswith("sparse"): return Tables(case), dict(optim="sgd", learning_rate=0.05)
     return Skips(case), dict(learning_rate=0.05, weight_decay=0.1)
 
 
 def run(case, processes):
     "Train, and print how it went."
     torch.manual_seed(0)
-    rows, variant = 48, case.removeprefix("sparse ").removesuffix(" in the loss")
+    rows, variant = 48, case.removesuffix(" in the loss")
     x = torch.randn(rows, 4, generator=torch.Generator().manual_seed(1))
-    x[:, 0] = routes(variant, rows, case.startswith("sparse")) + 0.5
+    x[:, 0] = routes(variant, rows, case.endswith("in the loss")) + 0.5
     data = TensorDataset(x, torch.randint(2, (rows,), generator=torch.Generator().manual_seed(2)))
     model, settings = build(case)
     settings |= SETTINGS.get(variant, {}) if processes > 1 or variant != "sharded" else {}

@@ -29,7 +29,7 @@ from .collectives import wait_for_gloo_threads, world_size
 from .strategy import NO_CONTEXT, Strategy, average_gradients
 from .desync import REQUESTS_REMEDY, AgreedRequests, BackwardOrder, LayerOrder
 from .model_patches import PatchSet
-from .sharding import ShardedModel, check_max_norm
+from .sharding import ShardedModel, check_dense_gradients, check_max_norm
 from .deepspeed import DeepSpeedModel, import_deepspeed, is_engine, launcher_variables
 from .unused_parameters import GradientMessage, UnusedParameters, settle_buckets
 from .weight_storage import is_of_bitsandbytes, move_model, read_only_weights, stays_in_place
@@ -309,13 +309,6 @@ class IsolatedAccelerator:
 NO_GROUP = -2
 _DDP_IGNORED = "_ddp_params_and_buffers_to_ignore"   # the attribute that DDP reads
 
-# the beginnings of torch's messages
-_SPARSE_ERRORS = (
-    "Expected variable to have sparse gradient",
-    "Expected sparse gradient to be defined",
-    "Cannot access storage of SparseTensorImpl",
-)
-
 @contextmanager
 def ignored_by_ddp(model: torch.nn.Module) -> Iterator[None]:
     "Let DDP ignore quantized weights inside the block: they are the same in all processes, and some cannot be sent."
@@ -366,16 +359,8 @@ class ReplicatedModel(Strategy):
 
     @contextmanager
     def _averaging(self) -> Iterator[None]:
-        """Fill in missing gradients at the end of the block.
-        Raise ValueError for one with ddp_find_unused_parameters=False, and for sparse ones that DDP cannot average."""
-        try:
-            yield
-        except RuntimeError as error:
-            if not str(error).startswith(_SPARSE_ERRORS): raise
-            raise ValueError(
-                "DDP averages the sparse gradients of an nn.Embedding(sparse=True) whose weight nothing else uses, if"
-                " ddp_static_graph is not set; look rows up with sparse=False."
-            ) from error
+        "Fill in missing gradients at the end of the block. Raise ValueError for one with ddp_find_unused_parameters=False."
+        yield
         parameter = None if self._unused is None else self._unused.complete(self.wrapped)
         if parameter is None: return
         name = next(n for n, p in unwrap(self.wrapped).named_parameters() if p is parameter)
@@ -538,6 +523,8 @@ class Device:
         "Move a model to the device and wrap it for the precision and the strategy; release the previous wrapper."
         before = self.strategy
         self._release_strategy()
+        if loss is not None and not self.world.is_single_process:
+            check_dense_gradients(loss, "a run on several processes")
         if self.requests is None and not self.world.is_single_process:
             self.requests = AgreedRequests(self.world, self._timeout, REQUESTS_REMEDY)
         if self._uses_deepspeed:
@@ -550,6 +537,7 @@ class Device:
         with self.patches, self._isolated.preparing(model) as accelerator:
             if self._sharding_config is None:
                 if not self.world.is_single_process:
+                    check_dense_gradients(model, "a run on several processes")
                     check_max_norm(model, "each process would change those of its own samples (DDP)")
                 # None: as the settings of Accelerate have it
                 placement = False if stays_in_place(model) else None

@@ -17,7 +17,7 @@ import torch
 from ..args.fsdp_args import ShardedPrecision, ShardingConfig
 from ..core.errors import warn
 from .collectives import World, with_flags
-from .strategy import NO_CONTEXT, Strategy, average_gradients, sparse_rows_param
+from .strategy import NO_CONTEXT, Strategy, average_gradients
 
 # %% ../../nbs/04_device/02_sharding.ipynb #e6e8d716
 if TYPE_CHECKING:
@@ -607,9 +607,7 @@ class ShardedModel(Strategy):
         world = self._world
         unused = self.unused_parameters(params)
         message = with_flags(world.as_tensor(loss), unused, len(params))
-        # those of a loss may be sparse, and such a gradient has no norm in torch
-        dense = [sparse_rows_param(p) for p in params if p.grad is not None]
-        norm, sums = clip_sharded_grad_norm(dense, limit, world, message)
+        norm, sums = clip_sharded_grad_norm([p for p in params if p.grad is not None], limit, world, message)
         if unused:
             # with one process these have no gradient, and the optimizer skips them
             for p, count in zip(params, sums[1:].tolist()):

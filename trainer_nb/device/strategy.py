@@ -27,46 +27,32 @@ if TYPE_CHECKING:
     from trainer_nb.device.unused_parameters import GradientMessage
 
 # %% ../../nbs/04_device/01_strategy.ipynb #8ae41dbd
-def sparse_zeros(p: torch.Tensor) -> torch.Tensor:
-    "Return the gradient of an embedding of which no row is used: sparse in its first dimension only, as others are."
-    no_rows = torch.empty(1, 0, dtype=torch.long, device=p.device)
-    return torch.sparse_coo_tensor(no_rows, p.detach().new_empty(0, *p.shape[1:]), p.shape, check_invariants=True)
-
 def average_gradients(
     params: Sequence[torch.nn.Parameter],  # whose gradients the strategy does not average
     world: World,
 ) -> None:
-    """Average gradients over all processes, in one message for each dtype, and one more for each gradient that is
-    sparse in all processes that have it. One that no process has stays None."""
+    "Average gradients over all processes, in one message for each dtype; one that no process has stays None."
     groups: dict[tuple, list[torch.nn.Parameter]] = {}
     for p in params:
         if p.requires_grad:
             groups.setdefault((p.dtype, p.device), []).append(p)
     for some in groups.values():
-        own = [p.grad for p in some]
-        missing = [i for i, grad in enumerate(own) if grad is None]
-        sparse = [i for i, grad in enumerate(own) if grad is not None and grad.is_sparse]
+        missing = [i for i, p in enumerate(some) if p.grad is None]
         has_gradient = some[0].new_ones(len(some))
-        has_sparse = some[0].new_zeros(len(some))
         for i in missing:
             has_gradient[i] = 0
-        for i in sparse:
-            has_sparse[i] = 1
         # the message is the same in all processes, whatever gradients they have
-        grads = [torch.zeros_like(p) if grad is None else grad.to_dense() for p, grad in zip(some, own)]
-        parts = [*(g.reshape(-1) for g in grads), has_gradient, has_sparse]
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in some]
+        parts = [*(g.reshape(-1) for g in grads), has_gradient]
         message = cast(torch.Tensor, world.all_reduce_mean(torch.cat(parts)))
-        *means, used, sparsely = message.split([part.numel() for part in parts])
+        *means, used = message.split([part.numel() for part in parts])
         for p, mean in zip(some, means):
             p.grad = mean.view_as(p)
-        # where all are dense, those of the other processes are not all sparse either
-        if not missing and not sparse: continue
-        for p, grad, share, sparse_share in zip(some, own, used.tolist(), sparsely.tolist()):
+        if not missing: continue
+        for p, share in zip(some, used.tolist()):
             if not share:
                 # with one process it has no gradient, and the optimizer skips it
                 p.grad = None
-            elif share == sparse_share:
-                p.grad = cast(torch.Tensor, world.all_reduce_mean(sparse_zeros(p) if grad is None else grad))
 
 # %% ../../nbs/04_device/01_strategy.ipynb #72e3850d
 _GRAD = operator.attrgetter("grad")

@@ -16,8 +16,6 @@ from torch.autograd.graph import get_gradient_edge
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _find_tensors
 
-from .strategy import sparse_zeros
-
 # %% ../../nbs/04_device/04_unused_parameters.ipynb #15900005
 _INDICES = re.compile(r"Parameter indices which did not receive grad for rank \d+:([\d, ]+)")
 
@@ -32,9 +30,9 @@ def missing_indices(wrapped: DistributedDataParallel) -> list[int]:
         return [int(i) for i in found[1].replace(",", " ").split()]
     return []
 
-def reduced_parameters(wrapped: DistributedDataParallel) -> list[tuple[torch.nn.Parameter, bool]]:
-    "Return all parameters whose gradients are averaged, each with whether its gradients are sparse."
-    return list(zip(*wrapped._build_params_for_reducer()))
+def reduced_parameters(wrapped: DistributedDataParallel) -> list[torch.nn.Parameter]:
+    "Return all parameters whose gradients are averaged."
+    return wrapped._build_params_for_reducer()[0]
 
 def expect_gradients(wrapped: DistributedDataParallel):
     "Prepare the reducer for gradients, as a forward pass does, in case there was none."
@@ -57,18 +55,12 @@ def without_hooks(parameters: list[torch.nn.Parameter]) -> Iterator[None]:
 
 def fill_with_zeros(
     parameters: list[torch.nn.Parameter],
-    sparse: list[bool],  # whether the gradients of each are sparse
     gradients: list[torch.Tensor | None] | None = None,  # None: zeros, for one or for all
 ):
     "Run a backward pass that gives these parameters gradients of zeros, or those that are given."
     if not parameters: return
     given = [None] * len(parameters) if gradients is None else gradients
-    values = [
-        grad if grad is not None
-        else sparse_zeros(p) if is_sparse
-        else torch.zeros_like(p)
-        for p, is_sparse, grad in zip(parameters, sparse, given)
-    ]
+    values = [torch.zeros_like(p) if grad is None else grad for p, grad in zip(parameters, given)]
     with without_hooks(parameters):
         torch.autograd.backward(parameters, values)
 
@@ -102,15 +94,15 @@ def settle_buckets(
 ):
     "Run a backward pass of zeros, so that DDP arranges its buckets before the first step; a collective."
     parameters = reduced_parameters(wrapped)
-    gradients = [p.grad for p, _ in parameters]
+    gradients = [p.grad for p in parameters]
     expect_gradients(wrapped)
     # each by itself: they arrive in this order
     backwards = parameters[::-1]
-    for p, is_sparse in sorted(backwards, key=lambda one: one[0] is last):
+    for p in sorted(backwards, key=lambda p: p is last):
         p.grad = None
-        fill_with_zeros([p], [is_sparse])
+        fill_with_zeros([p])
     wrapped.reducer._rebuild_buckets()
-    for (p, _), grad in zip(parameters, gradients):
+    for p, grad in zip(parameters, gradients):
         p.grad = grad
 
 # %% ../../nbs/04_device/04_unused_parameters.ipynb #15900011
@@ -233,7 +225,7 @@ class UnusedParameters:
         self._reduced = reduced_parameters(wrapped)
         if self._reduced:
             # the reducer keeps the node, and the node its hooks
-            get_gradient_edge(self._reduced[0][0]).node.register_hook(partial(self._note_arrival, weakref.ref(self)))
+            get_gradient_edge(self._reduced[0]).node.register_hook(partial(self._note_arrival, weakref.ref(self)))
         # the nodes at which the gradients of the model arrive; the reducer keeps them
         self._arrivals = [] if message is None else [get_gradient_edge(p).node for p in message.parameters]
         if not strict:
@@ -289,8 +281,8 @@ class UnusedParameters:
         self._send(wrapped)
         self._fill_unreachable(wrapped)
 
-    def missing_parameters(self, wrapped: DistributedDataParallel) -> list[tuple[torch.nn.Parameter, bool]]:
-        "Return the parameters that the reducer waits for, each with whether its gradients are sparse."
+    def missing_parameters(self, wrapped: DistributedDataParallel) -> list[torch.nn.Parameter]:
+        "Return the parameters that the reducer waits for."
         return [self._reduced[i] for i in missing_indices(wrapped)]
 
     def after_backward(self, wrapped: DistributedDataParallel):
@@ -305,36 +297,32 @@ class UnusedParameters:
         if self.strict or not self._nodes: return
         if not (found := self.missing_parameters(wrapped)): return
         reached = reachable_parameters(self._nodes)
-        self._fill([one for one in found if id(one[0]) not in reached])
+        self._fill([p for p in found if id(p) not in reached])
 
     def _send(self, wrapped: DistributedDataParallel):
         flags = [] if self.strict else self._unused_so_far(wrapped)
         self.message.send(flags)
         if self.message.is_accepted(): return
-        self._give(wrapped, [one for one in self._reduced if one[0] is not self.message.slot])
+        self._give(wrapped, [p for p in self._reduced if p is not self.message.slot])
         self.message.send(flags)
 
-    def _give(
-        self,
-        wrapped: DistributedDataParallel,
-        parameters: list[tuple[torch.nn.Parameter, bool]],  # with whether their gradients are sparse
-    ):
+    def _give(self, wrapped: DistributedDataParallel, parameters: list[torch.nn.Parameter]):
         "Give the reducer the gradients that were computed without the wrapper, or set by hand, and zeros where there is none."
-        gradients = [p.grad for p, _ in parameters]
+        gradients = [p.grad for p in parameters]
         expect_gradients(wrapped)
         self._is_prepared = True
-        for (p, _), grad in zip(parameters, gradients):
+        for p, grad in zip(parameters, gradients):
             if grad is None:
                 self._missing[id(p)] = p
             p.grad = None
-        fill_with_zeros([p for p, _ in parameters], [is_sparse for _, is_sparse in parameters], gradients)
+        fill_with_zeros(parameters, gradients)
 
     def _unused_so_far(self, wrapped: DistributedDataParallel) -> list[int]:
         "Return the indices, in the message, of the parameters that this process has not used in this step."
         parameters = self.message.parameters
         if not self.unused: return [i for i, p in enumerate(parameters) if p.grad is None]
         # those of an earlier micro-batch have zeros
-        missing = {id(p) for p, _ in self.missing_parameters(wrapped)}
+        missing = {id(p) for p in self.missing_parameters(wrapped)}
         return [i for i, p in enumerate(parameters) if id(p) in self.unused and id(p) in missing]
 
     def complete(self, wrapped: DistributedDataParallel) -> torch.nn.Parameter | None:
@@ -343,7 +331,7 @@ class UnusedParameters:
         found = self.missing_parameters(wrapped)
         has_begun = bool(found) or self._has_arrived
         if self.strict:
-            missing = next((p for p, _ in (found if has_begun else self._reduced) if p.grad is None), None)
+            missing = next((p for p in (found if has_begun else self._reduced) if p.grad is None), None)
             if missing is not None: return missing
         if has_begun:
             self._fill(found)
@@ -356,12 +344,9 @@ class UnusedParameters:
         self._nodes = []
         return None
 
-    def _fill(
-        self,
-        found: list[tuple[torch.nn.Parameter, bool]],  # with whether their gradients are sparse
-    ):
+    def _fill(self, found: list[torch.nn.Parameter]):
         # A parameter with a gradient was used by an earlier micro-batch of the same step.
         self._missing |= {
-            id(p): p for p, _ in found if p.grad is None or (self.unused is not None and id(p) in self.unused)
+            id(p): p for p in found if p.grad is None or (self.unused is not None and id(p) in self.unused)
         }
-        fill_with_zeros([p for p, _ in found], [is_sparse for _, is_sparse in found])
+        fill_with_zeros(found)

@@ -24,7 +24,7 @@ from ..data.sources import MOST_VALUES, MapSource
 from ..device.sharding import copy_into, local_nbytes
 
 from .run_state import RunState, run_modules
-from .state_holders import FEW_NODES, LEARNER, LIBRARY_KINDS, MODULE, SCALAR_TYPES, Holder
+from .state_holders import FEW_NODES, LEARNER, LIBRARY_KINDS, Holder
 from .state_holders import code_holders, declared
 from .state_holders import evaluation_holders, module_holder
 from .state_holders import sampler_holders, user_state_holders
@@ -343,16 +343,6 @@ def restore_evaluated(run: RunState) -> None:
                 if f"{holder.name}.{key}" in changed and key not in saved["names"]: del vars(holder.owner)[key]
         restore_user_state(run, before, changed, evaluation_holders)
         if run.copies.edits is not None: run.copies.edits.accept(changed)
-
-# %% ../../nbs/06_engine/13_user_state.ipynb #70561845
-def module_settings(model: torch.nn.Module) -> dict[tuple[str, str], Any]:
-    "Return the plain attributes of a model's modules, such as the rate of a dropout, by the names of both."
-    return {
-        (path, name): value
-        for path, module in model.named_modules()
-        for name, value in vars(module).items()
-        if name not in MODULE and isinstance(value, SCALAR_TYPES)
-    }
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #c22b76df
 # names of attributes in a message

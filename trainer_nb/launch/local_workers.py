@@ -12,7 +12,6 @@ import queue
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import uuid
 from collections.abc import Callable, MutableMapping, Sequence
@@ -25,7 +24,7 @@ import torch
 
 from ..args.parallel import MASTER_VARIABLES, RANK_VARIABLES
 
-from .pool_messages import THREAD_NAME, MessageReceiver, StartLimit, WorkerLink
+from .pool_messages import THREAD_NAME, MessageReceiver, WorkerLink
 from .serialization import make_scratch_folder, release_packed, remove_scratch_folder
 from .worker import worker_main
 
@@ -284,16 +283,12 @@ class LocalWorkers:
         num_workers: int,
         start: str | None,  # "fork" or "spawn"; None: fork where that is possible
         cpu: bool,  # the workers use no GPU
-        threads: int | None,  # torch threads per process; None: a share of the cores
-        limit: StartLimit,
+        threads: int | None = None,  # torch threads per process; None: a share of the cores
     ):
-        if not isinstance(num_workers, int) or num_workers < 1:
-            raise ValueError(f"num_workers={num_workers!r}: give a whole number from 1 on.")
         self.method = choose_start_method(start, cpu)
         self.num_workers = num_workers
         self.cpu = cpu
         self.threads = threads or default_threads(num_workers)
-        self.limit = limit
         self._processes: list[BaseProcess | subprocess.Popen] = []
         self._is_closed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -308,12 +303,20 @@ class LocalWorkers:
         receiver: MessageReceiver,
     ) -> list[LocalLink]:
         "Start the workers, and return the links to them, by rank."
-        self.limit.check_aborted()
         self._store = torch.distributed.TCPStore(MASTER_ADDRESS, 0, is_master=True, wait_for_workers=False)
-        # names of sockets, of multiprocessing, are limited to about a hundred characters
-        self._folder = make_scratch_folder(None if len(tempfile.gettempdir()) <= 50 else "/tmp", settings["stem"])
-        settings |= {"folder": self._folder}
+        settings |= {"folder": make_scratch_folder(settings["stem"])}
         environments = worker_environments(self.num_workers, self._store.port, self.threads, self.cpu)
+        return self.start_processes(settings, environments, init, receiver)
+
+    def start_processes(
+        self,
+        settings: dict[str, Any],  # with the folder of the workers' files, which is removed at the end
+        environments: list[dict[str, str]],  # of the workers, by rank
+        init: dict[str, Any],
+        receiver: MessageReceiver,
+    ) -> list[LocalLink]:
+        "Start the workers with these variables, and return the links to them."
+        self._folder = settings["folder"]
         if self.method == "spawn":
             # not by the thread, in which it would unblock the signal
             resource_tracker.ensure_running()
@@ -321,7 +324,7 @@ class LocalWorkers:
         def run():
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
             try:
-                result.put(self._start_processes(settings, environments, init, receiver))
+                result.put(self._start_all(settings, environments, init, receiver))
             except Exception as error:
                 result.put(error)
             self._is_closed.wait()
@@ -348,7 +351,7 @@ class LocalWorkers:
         if self._folder:
             remove_scratch_folder(self._folder)
 
-    def _start_processes(
+    def _start_all(
         self,
         settings: dict[str, Any],
         environments: list[dict[str, str]],  # of the workers

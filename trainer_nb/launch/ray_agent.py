@@ -6,23 +6,15 @@
 from __future__ import annotations
 
 import fcntl
-import glob
 import importlib.metadata
 import importlib.util
-import multiprocessing
 import os
-import pickle
 import platform
 import re
-import shutil
-import signal
 import socket
 import struct
-import subprocess
 import sys
-import tempfile
 import threading
-from multiprocessing.connection import Connection
 from typing import Any
 
 # %% ../../nbs/11_launch/07_ray_agent.ipynb #63b89d51
@@ -60,29 +52,13 @@ def interface_of(address: str) -> str:
     return ""
 
 # %% ../../nbs/11_launch/07_ray_agent.ipynb #51cfe8f8
-def node_worker_main(settings: dict[str, Any]):
-    "Run the main function of a worker on a node, whose GPUs may need other variables than those of the notebook."
-    if "CUDA_VISIBLE_DEVICES" in os.environ and not os.environ.get("ACCELERATE_USE_CPU"):
-        from trainer_nb.launch.local_workers import disable_unsupported_links
-        disable_unsupported_links()
-    from trainer_nb.launch.worker import worker_main
-    worker_main(settings)
-
-# what a worker process executes
-NODE_PROGRAM = (
-    "import pickle, sys; from trainer_nb.launch.ray_agent import node_worker_main;"
-    " node_worker_main(pickle.load(sys.stdin.buffer))"
-)
-
 class NodeAgent:
     "Start a worker process on a node, and forward messages between it and the notebook; becomes an actor."
     def __init__(self):
-        self.folder = ""
         self.stem = ""
-        self.process: subprocess.Popen | None = None
-        self.connection: Connection | None = None
-        self.has_started = threading.Event()
-        self.has_exited = threading.Event()
+        # a `LocalWorkers` of one process, and the link to it
+        self.workers: Any = None
+        self.link: Any = None
         # for the notebook: kind and content
         self.outbox: list[tuple] = []
         self.changed = threading.Condition()
@@ -118,33 +94,32 @@ class NodeAgent:
         settings: dict[str, Any],  # of the worker's main function
         environment: dict[str, str],  # of the worker, beyond that of the node
         directory: str,  # of the notebook; used if the node has it
-        search_paths: list[str],
         modules: dict[str, bytes],  # modules of the notebook that the node lacks, as files
     ) -> int:
         "Start the worker process, and return its id."
+        from trainer_nb.launch.local_workers import LocalWorkers, disable_unsupported_links
+        from trainer_nb.launch.serialization import make_scratch_folder
         self.stem = settings["stem"]
-        # names of sockets are limited to about a hundred characters
-        self.folder = tempfile.mkdtemp(prefix="trainer_nb-", dir="/tmp" if len(tempfile.gettempdir()) > 50 else None)
-        self._lock_folder()
+        folder = make_scratch_folder(self.stem)
+        os.chdir(directory if os.path.isdir(directory) else folder)
         for name, content in modules.items():
-            path = os.path.join(self.folder, "modules", name)
+            path = os.path.join(folder, "modules", name)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "wb") as file:
                 file.write(content)
-        paths = [path for path in search_paths if os.path.isdir(path)] + [os.path.join(self.folder, "modules")]
+        sys.path.append(os.path.join(folder, "modules"))
         environment = dict(os.environ) | environment
-        environment["PYTHONPATH"] = os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         if interface := interface_of(environment.pop("NODE_ADDRESS")):
             # a host name that means the machine itself would make the processes look for each other there
             for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
                 environment.setdefault(name, interface)
-        settings = settings | {"kernel": os.getpid(), "folder": self.folder}
-        self.stderr_path = os.path.join(self.folder, f"stderr-{environment['LOCAL_RANK']}")
-        directory = directory if os.path.isdir(directory) else self.folder
-        threading.Thread(target=self._run, args=(settings, environment, directory), daemon=True).start()
-        self.has_started.wait()
-        threading.Thread(target=self._read, daemon=True).start()
-        return self.process.pid
+        if "CUDA_VISIBLE_DEVICES" in environment and not environment.get("ACCELERATE_USE_CPU"):
+            # the GPUs of the node may need other variables than those of the notebook
+            disable_unsupported_links(environment)
+        self.workers = LocalWorkers(1, "spawn", cpu=True)
+        own = {"kernel": os.getpid(), "folder": folder}
+        (self.link,) = self.workers.start_processes(settings | own, [environment], {}, self)
+        return self.link.pid
 
     def deliver(
         self,
@@ -155,13 +130,9 @@ class NodeAgent:
         "Send a message to the worker. The notebook calls this when the message before has arrived."
         if path:
             self._store(path, content)
-        try:
-            self.connection.send_bytes(message)
-        except OSError:
-            # its end is reported
-            pass
+        self.link.channel.outbox.put(message)
 
-    def receive(
+    def next_messages(
         self,
         timeout: float = 10,  # seconds
     ) -> list[tuple]:
@@ -173,7 +144,8 @@ class NodeAgent:
 
     def release(self, path: str):
         "Remove a file that the worker has read."
-        for name in (self._local(path), self._local(path) + ".lock"):
+        from trainer_nb.launch.serialization import present_path
+        for name in (present_path(path), present_path(path) + ".lock"):
             try:
                 os.unlink(name)
             except OSError:
@@ -182,63 +154,20 @@ class NodeAgent:
 
     def kill(self):
         "End the worker, and the processes that it has started."
-        if self.process is None: return
-        for send in (os.killpg, os.kill):
-            try:
-                send(self.process.pid, signal.SIGKILL)
-            except OSError:
-                pass
+        if self.link is not None:
+            self.link.kill()
 
     def close(self):
         "End the worker, and remove all files."
+        if self.workers is None: return
+        from trainer_nb.launch.serialization import remove_shared_files
         self.kill()
-        if self.process is not None:
-            self.has_exited.wait(5)
-        shutil.rmtree(self.folder, ignore_errors=True)
-        for folder in ("/dev/shm", tempfile.gettempdir()):
-            for path in glob.glob(os.path.join(folder, self.stem + "-*")) if self.stem else ():
-                self.release(path)
+        self.workers.close()
+        remove_shared_files(self.stem)
 
-    # ---- in its threads
+    # ---- in the thread that reads the worker's connection
 
-    def _run(self, settings: dict[str, Any], environment: dict[str, str], directory: str):
-        "Start the worker process, and wait for its end: it ends with this thread."
-        self.connection, other_end = multiprocessing.Pipe()
-        try:
-            with open(self.stderr_path, "ab") as stderr, other_end:
-                self.process = subprocess.Popen(
-                    [sys.executable, "-c", NODE_PROGRAM], env=environment, cwd=directory, stdin=subprocess.PIPE,
-                    stderr=stderr, pass_fds=[other_end.fileno()],
-                )
-                with self.process.stdin as file:
-                    pickle.dump(settings | {"connection": other_end.fileno()}, file)
-        except OSError:
-            # it has ended, which is reported
-            pass
-        finally:
-            self.has_started.set()
-        self.process.wait()
-        self.has_exited.set()
-
-    def _read(self):
-        "Read the messages of the worker, and report its end."
-        try:
-            while True:
-                self._forward(self.connection.recv_bytes())
-        except (EOFError, OSError):
-            pass
-        if not self.has_exited.wait(1):
-            # it cannot continue without a connection
-            self.kill()
-            self.has_exited.wait(5)
-        try:
-            with open(self.stderr_path, errors="replace") as file:
-                lines = file.read()[-(1 << 14):].splitlines()[-50:]
-        except OSError:
-            lines = []
-        self._send("end", self.process.poll() if self.process else None, tuple(lines))
-
-    def _forward(self, message: bytes):
+    def receive(self, link: Any, message: bytes):
         "Send a message of the worker to the notebook, with the content of the file to which it refers."
         path = message[:message.index(b"\0")].decode()
         content = None
@@ -249,6 +178,12 @@ class NodeAgent:
             os.unlink(path)
         self._send("message", message, path, content)
 
+    def receive_end(self, link: Any):
+        "Report the end of the worker, which cannot continue without a connection."
+        if link.wait_for_end() is None:
+            link.kill()
+        self._send("end", link.wait_for_end(5), link.last_lines())
+
     def _send(self, *content: Any):
         with self.changed:
             self.outbox.append(content)
@@ -256,25 +191,11 @@ class NodeAgent:
 
     def _store(self, path: str, content: Any):
         "Write a file for the worker, unless another agent of this node has done so."
-        path = self._local(path)
+        from trainer_nb.launch.serialization import present_path
+        path = present_path(path)
         with open(path + ".lock", "wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if os.path.exists(path): return
             with open(path + ".part", "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
                 file.write(memoryview(content))
             os.replace(path + ".part", path)
-
-    def _local(self, path: str) -> str:
-        "Return the place of a file on this node, whose folders may differ from those of the sender."
-        folder = os.path.dirname(path)
-        return path if os.path.isdir(folder) else os.path.join(tempfile.gettempdir(), os.path.basename(path))
-
-    def _lock_folder(self):
-        "Claim the folder for as long as this process lives; see make_scratch_folder()."
-        with open(os.path.join(self.folder, "stem"), "w") as file:
-            file.write(self.stem)
-        # locked before it has the name by which others look for dead folders
-        path = os.path.join(self.folder, "lock")
-        self.lock = os.open(path + ".new", os.O_RDWR | os.O_CREAT)
-        fcntl.flock(self.lock, fcntl.LOCK_EX)
-        os.rename(path + ".new", path)

@@ -47,7 +47,7 @@ class AgentConnection:
         try:
             while not self.received:
                 if self.is_closing: raise EOFError
-                self.received.extend(ask(self.link.agent.receive))
+                self.received.extend(ask(self.link.agent.next_messages))
             kind, *content = self.received.popleft()
             if kind == "end":
                 code, self.link.lines = content
@@ -202,7 +202,7 @@ class RayWorkers:
         environments = process_environments(nodes, port, self.threads, self.cpu)
         pids = self._ask([
             # a name for each worker's files: numbers of processes are not unique among nodes
-            agent.start.remote(settings | {"stem": f"{settings['stem']}-{rank}"}, environment, os.getcwd(), paths, sources)
+            agent.start.remote(settings | {"stem": f"{settings['stem']}-{rank}"}, environment, os.getcwd(), sources)
             for rank, (agent, environment) in enumerate(zip(agents, environments))
         ])
         return [

@@ -38,8 +38,8 @@ from .recovery import realign_processes, recover_run
 from .remote_training import run_remote_slice
 from .replica import FunctionResult, ReplicaResult, RunStatus, call_function, final_initial_snapshot
 from .replica import final_state, record_changes, run_command
-from .replica import VerbOutcome, finish_save, follow_history, pause_replica, pop_callback_at
-from .replica import prepare_replica, process_location, replica_checksums, run_function, run_verb, run_verb_recording
+from .replica import finish_save, follow_history, pause_replica, pop_callback_at
+from .replica import prepare_replica, process_location, replica_checksums, run_function, run_verb
 from .replica import share_history
 from ..state.checkpoint_dirs import has_manifest, read_manifest
 from ..state.hub import find_checkpoint, pop_token, set_token
@@ -309,20 +309,11 @@ class RemoteRun:
         self.check_changes(learner)
         with learner.run_state.interrupts:
             results: dict[int, FunctionResult] = self.collect(learner, call_function, function)
-            self.assign_settings(learner, results[0].settings)
             self.check_alike(learner, [result for _, result in sorted(results.items())])
             changed = list(dict.fromkeys(name for _, result in sorted(results.items()) for name in result.changed))
             # also without a change: the function may have trained
             self.execute(learner, record_changes, changed)
             return [result.value for _, result in sorted(results.items())]
-
-    def assign_settings(self, learner: TrainerBase, settings: dict[tuple[str, str], Any]):
-        """Assign attributes of the model's modules that a function has assigned in the processes: no state of the run has
-        them, and the notebook, or new processes, would continue with others."""
-        if not settings: return
-        for (path, name), value in settings.items():
-            setattr(learner.run_state.model.get_submodule(path), name, value)
-        self.attributes.remember(learner)
 
     def check_alike(self, learner: TrainerBase, results: list[FunctionResult]):
         """Raise OutOfSync, and start all processes again with the state of the main one, if a function has left them in
@@ -448,12 +439,10 @@ class RemoteRun:
                 self.collect(learner, finish_save)
                 args, kwargs = locate_checkpoint(learner, *args, **kwargs), {}
                 self.check_has_everywhere(learner, args[0])
-            outcome: VerbOutcome = self.execute(learner, run_verb_recording, name, args, kwargs)
+            value = self.execute(learner, run_verb, name, args, kwargs)
             self.follow_run(learner)
-            for text in outcome.warnings:
-                warn(text)
             raise_if_interrupted(learner)
-            return outcome.value
+            return value
 
     def follow_run(self, learner: TrainerBase):
         "Continue with the run that a verb has begun in the processes; do nothing if it has begun none."

@@ -11,22 +11,25 @@ import sys
 import threading
 import time
 import traceback
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.modules.module import register_module_module_registration_hook
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from ..core.callbacks import close_callbacks, set_log_level
-from ..core.errors import Interrupted, InvalidOperation, join_names
+from ..core.errors import Interrupted, InvalidOperation
 from ..core.history import History, unsent_lines
 from ..core.log_file import dump_line
 from ..core.seeding import set_generator_states
 from ..core.tree import is_library_module
 from ..device.accelerator import abort_collectives
+from ..device.unused_parameters import GradientMessage
 from ..engine.loop import StepLimit, run_until
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare, weight_checksums
@@ -36,7 +39,6 @@ from ..engine.session import mark_paused, note_manual_changes
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.state_holders import SCALAR_TYPES
 from ..engine.snapshot import capture_snapshot, gather_snapshot
-from ..engine.user_state import module_settings
 from .learner_parts import FinalState, RunTransfer, capture_id, has_open_launch, history_lines
 from .learner_parts import make_learner, put_run
 from .stop_barrier import BoundaryGate
@@ -248,24 +250,6 @@ def pause_replica(replica: Replica):
         pass
 
 # %% ../../nbs/11_launch/14_replica.ipynb #da60de76
-class VerbOutcome(NamedTuple):
-    "Hold what a verb has returned, and the texts of its warnings."
-    value: Any
-    warnings: list[str]
-
-def run_verb_recording(replica: Replica, name: str, args: tuple, kwargs: dict[str, Any]) -> VerbOutcome:
-    "Execute a verb of the learner, and return its warnings with its value."
-    issued: list[warnings.WarningMessage] = []
-    try:
-        with warnings.catch_warnings(record=True) as issued:
-            value = run_verb(replica, name, args, kwargs)
-    except BaseException:
-        # an error is returned without them: they appear as output of this process
-        for warning in issued:
-            warnings.warn(warning.message, stacklevel=2)
-        raise
-    return VerbOutcome(value, [str(warning.message) for warning in issued])
-
 def finish_save(replica: Replica):
     "Wait until the checkpoint that is being written is on the disk."
     wait_for_save(replica.learner.run_state)
@@ -312,8 +296,6 @@ class FunctionResult(NamedTuple):
     value: Any
     changed: list[str]
     facts: dict[str, Any]
-    # plain attributes of the model's modules that it has assigned
-    settings: dict[tuple[str, str], Any]
     # of the weights before and after it
     checksums: tuple[dict[str, int], dict[str, int]]
 
@@ -332,65 +314,39 @@ def shared_facts(replica: Replica) -> dict[str, Any]:
         "the number of exchanges between processes": count_exchanges(replica),
     }
 
-class ModelLayers:
-    "Keep the layers and parameters of a run's model, to put them back if a function replaces them."
-    def __init__(self, run: RunState):
-        self.model = run.model
-        # by name of the module: its layers and its parameters, now and as copies
-        self.tables = [
-            (f"{name}." if name else "", table, dict(table))
-            for name, m in run.model.named_modules() for table in (m._modules, m._parameters)
-        ]
-        groups = [] if run.optimizer is None else run.optimizer.param_groups
-        self.groups = [(group, list(group["params"])) for group in groups]
-
-    def replaced(self) -> list[str]:
-        "Return the names of the layers and parameters that were added, replaced or removed."
-        return [
-            outer + name for outer, present, before in self.tables
-            for name in before | present if present.get(name) is not before.get(name)
-        ]
-
-    def put_back(self, run: RunState):
-        "Give the model its layers, and the optimizer its parameters."
-        for _, present, before in self.tables:
-            present.clear()
-            present.update(before)
-        for group, params in self.groups:
-            group["params"] = params
-        if run.optimizer is not None:
-            run.optimizer.param_groups[:] = [group for group, _ in self.groups]
-        # the function may have trained
-        run.discard("wrapped_model")
-        edits_of(run).keep(run)
+@contextmanager
+def layers_kept(model: torch.nn.Module) -> Iterator[None]:
+    """Raise InvalidOperation where the block adds or replaces a layer or a parameter of a model: the notebook, and
+    processes that are started later, have the former ones."""
+    names = {module: name for name, module in model.named_modules()}
+    def refuse(module: torch.nn.Module, name: str, value: object):
+        if module not in names or name == GradientMessage.name: return
+        raise InvalidOperation(
+            f"{f'{names[module]}.{name}'.lstrip('.')!r} of the model cannot be added or replaced by run_on_all(), since the"
+            " notebook has another model: call learn.close(), replace it there, and launch again."
+        )
+    handles = register_module_module_registration_hook(refuse), register_module_parameter_registration_hook(refuse)
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 def call_function(replica: Replica, function: Callable[[TrainerBase], Any]) -> FunctionResult:
-    """Call a function of the user with the learner. Raise InvalidOperation, and put them back, for layers that it has
-    replaced: the notebook and new processes have the former ones."""
+    "Call a function of the user with the learner, and return what it has returned and changed."
     run = replica.learner.run_state
-    # the parameters of a divided model are replaced when it is used
-    layers = None if run.device is None or not run.device.has_whole_run else ModelLayers(run)
     checksums = weight_checksums(run)
-    settings = module_settings(run.model)
     edits = edits_of(run)
     edits.is_compared = True
     edits.keep(run)
     try:
-        value = run_function(replica, function)
+        with layers_kept(run.model):
+            value = run_function(replica, function)
         changed = edits.find(run)
     finally:
         edits.is_compared = False
         edits.keep(run)
-        replaced = [] if layers is None or run.model is not layers.model else layers.replaced()
-        if replaced: layers.put_back(run)
-    if replaced:
-        raise InvalidOperation(
-            f"The function that run_on_all() has called adds or replaces layers or parameters of the model"
-            f" ({join_names(replaced)}), which the notebook does not have, so they are as before. Call learn.close(),"
-            " replace them there, and launch again."
-        )
-    assigned = {names: v for names, v in module_settings(run.model).items() if names in settings and settings[names] != v}
-    return FunctionResult(value, changed, shared_facts(replica), assigned, (checksums, weight_checksums(run)))
+    return FunctionResult(value, changed, shared_facts(replica), (checksums, weight_checksums(run)))
 
 def record_changes(
     replica: Replica,

@@ -152,11 +152,14 @@ SCRATCH_PREFIX = "trainer_nb-"
 _CLAIMS: dict[str, FileClaim] = {}
 
 def make_scratch_folder(
-    parent: str | None = None,  # None: the temp folder
     stem: str = "",  # of the names of other files
+    parent: str | None = None,  # None: the temp folder
 ) -> str:
     "Create a temporary folder that belongs to this process; remove those of processes that were killed."
-    remove_dead_folders(parent or tempfile.gettempdir())
+    if parent is None:
+        # names of sockets, of multiprocessing, are limited to about a hundred characters
+        parent = temp if len(temp := tempfile.gettempdir()) <= 50 else "/tmp"
+    remove_dead_folders(parent)
     folder = tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir=parent)
     Path(folder, "stem").write_text(stem)
     # under another name until it is locked: otherwise another process could lock it first, and remove the folder

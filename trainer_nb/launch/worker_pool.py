@@ -63,7 +63,7 @@ class WorkerPool:
         limit = StartLimit(timeout, should_abort)
         self._starter: WorkerStarter
         if cluster is None:
-            self._starter = LocalWorkers(num_workers, start, cpu, threads, limit)
+            self._starter = LocalWorkers(num_workers, start, cpu, threads)
         else:
             self._starter = RayWorkers(cluster, num_workers, cpu, threads, limit)
         self.method = self._starter.method
@@ -203,6 +203,7 @@ class WorkerPool:
         limit: StartLimit,
     ):
         "Start the workers and return when all are ready. Raise the error of one of them."
+        limit.check_aborted()
         try:
             for link in self._starter.start(self.settings, init, blob, self):
                 self.workers[link.rank] = link
