@@ -2,14 +2,13 @@
 
 `ITEMS` holds functions that make such a learner, `VERBS` functions that leave the run and come back. `look` reads the state itself.
 """
-import collections, dataclasses, functools, hashlib, random, types
+import collections, functools, hashlib, random
 
 import numpy as np
 import torch
 from torch import nn
 
 from trainer_nb import Learner, TrainerCallback
-from trainer_nb.core.callbacks import ExportableState
 
 BEFORE, AFTER = 3, 4   # steps before and after the moment that is gone back to
 
@@ -77,55 +76,6 @@ def terms_of_a_loss():
     return learner(loss_func=loss, gradient_accumulation_steps=2)
 
 @item
-def counter_of_a_subclass():
-    def factor(self, *_): self.count += 1; return 0.1 * self.count
-    return learner(scaled_loss(dict(begin=lambda self: setattr(self, "count", 0), factor=factor)))
-
-@item
-def counter_that_a_class_begins():
-    def factor(self, *_): self.count += 1; return 0.1 * self.count
-    return learner(scaled_loss(dict(count=0, factor=factor)))
-
-@item
-def attribute_that_is_made_under_way():
-    def factor(self, model, inputs, loss):
-        if not hasattr(self, "first"): self.first = float(loss.detach())
-        if hasattr(self, "second"): return self.second
-        if self.state.global_step >= BEFORE: self.second = float(loss.detach())
-        return self.first
-    return learner(scaled_loss(dict(factor=factor)))
-
-@item
-def attribute_that_is_deleted_under_way():
-    def factor(self, *_):
-        if self.state.global_step == BEFORE: self.__dict__.pop("extra", None)
-        return getattr(self, "extra", 0.5)
-    return learner(scaled_loss(dict(begin=lambda self: setattr(self, "extra", 0.1), factor=factor)))
-
-@item
-def baseline_as_a_float():
-    def factor(self, model, inputs, loss):
-        self.baseline = 0.9 * self.baseline + 0.1 * float(loss.detach())
-        return self.baseline
-    return learner(scaled_loss(dict(begin=lambda self: setattr(self, "baseline", 0.0), factor=factor)))
-
-@item
-def baseline_as_a_tensor():
-    def begin(self): self.baseline, self.seen = torch.zeros(1), []
-    def factor(self, model, inputs, loss):
-        self.baseline.lerp_(loss.detach(), 0.1)
-        self.seen.append(self.baseline.clone())
-        return self.baseline + len(self.seen)
-    return learner(scaled_loss(dict(begin=begin, factor=factor)))
-
-@item
-def tensor_that_is_replaced():
-    def factor(self, model, inputs, loss):
-        self.previous, kept = loss, self.previous.detach()
-        return kept
-    return learner(scaled_loss(dict(begin=lambda self: setattr(self, "previous", torch.ones(())), factor=factor)))
-
-@item
 def containers():
     def begin(self):
         self.window, self.by_kind, self.names = collections.deque(maxlen=3), collections.defaultdict(list), {"a": {1, 2}, 3: (None, "x")}
@@ -137,21 +87,6 @@ def containers():
         self.ordered[f"s{self.state.global_step}"] = 2
         self.counts["all"] += 1
         return sum(self.window) + len(self.by_kind[1]) + len(self.names["a"]) + len(self.ordered) + self.counts["all"]
-    return learner(scaled_loss(dict(begin=begin, factor=factor)))
-
-@dataclasses.dataclass
-class Weights:
-    a: float = 1.0
-    b: torch.Tensor = dataclasses.field(default_factory=lambda: torch.ones(1))
-
-@item
-def namespaces_and_arrays():
-    def begin(self): self.weights, self.space, self.array = Weights(), types.SimpleNamespace(n=0), np.ones(3)
-    def factor(self, *_):
-        self.weights.a, self.space.n = self.weights.a * 1.1, self.space.n + 1
-        self.weights.b.mul_(1.1)
-        self.array += 1
-        return self.weights.a + self.weights.b + self.space.n + self.array.sum()
     return learner(scaled_loss(dict(begin=begin, factor=factor)))
 
 @item
@@ -178,19 +113,6 @@ def second_optimizer():
             self.critic_optimizer.zero_grad()
             self.critic_schedule.step()
         return value.detach()
-    return learner(scaled_loss(dict(begin=begin, factor=factor)))
-
-@item
-def second_optimizer_over_a_parameter():
-    def begin(self):
-        self.temperature = nn.Parameter(torch.ones(1))
-        self.optimizers_of_mine = {"t": torch.optim.SGD([self.temperature], lr=0.1, momentum=0.9)}
-    def factor(self, model, inputs, loss):
-        optimizer = self.optimizers_of_mine["t"]
-        optimizer.zero_grad()
-        (self.temperature * loss.detach()).sum().backward()
-        optimizer.step()
-        return self.temperature.detach()
     return learner(scaled_loss(dict(begin=begin, factor=factor)))
 
 @item
@@ -246,25 +168,6 @@ def attributes_of_a_callback(): return learner(callbacks=[Noisy])
 
 @item
 def two_callbacks_of_a_class(): return learner(callbacks=[Noisy, Noisy])
-
-
-class WithState(TrainerCallback):
-    def __init__(self): self.n = 0
-    def state_dict(self): return {"n": self.n}
-    def load_state_dict(self, state): self.n = state["n"]
-    def on_step_end(self, args, state, control, model=None, **kwargs):
-        self.n += 1
-        with torch.no_grad(): model.outer.bias.add_(self.n)
-
-class Exportable(TrainerCallback, ExportableState):
-    def __init__(self, start=0): self.start, self.n, self.more = start, start, 0
-    def state(self): return {"args": {"start": self.start}, "attributes": {"n": self.n}}
-    def on_step_end(self, args, state, control, model=None, **kwargs):
-        self.n, self.more = self.n + 1, self.more + 2
-        with torch.no_grad(): model.outer.bias.add_(self.n + self.more)
-
-@item
-def callbacks_that_save_themselves(): return learner(callbacks=[WithState, Exportable])
 
 
 # --- modules, data, optimizers -----------------------------------------------------------------------------------------
@@ -330,18 +233,6 @@ class DrawnData(Data):
 
 @item
 def data_set(): return learner(data=DrawnData)
-
-@item
-def data_set_in_a_subset(): return learner(data=lambda: torch.utils.data.Subset(DrawnData(), range(18)))
-
-
-class Collator:
-    def __init__(self): self.rng = torch.Generator().manual_seed(8)
-    def __call__(self, rows): return torch.stack([x + torch.rand(3, generator=self.rng) for x, _ in rows]), torch.stack([y for _, y in rows])
-
-@item
-def collator(): return learner(data_collator=Collator())
-
 
 class Lookahead(torch.optim.Optimizer):
     "Slow weights around another optimizer, as the usual implementations keep them."

@@ -32,14 +32,6 @@ class Plain(torch.utils.data.Dataset):
         return {"x": torch.full((4,), float(i)), "labels": torch.tensor(i % 3)}
 
 
-class CountingCollator:
-    "A collator that numbers its batches."
-    def __init__(self): self.batches = 0
-    def __call__(self, rows):
-        self.batches += 1
-        return {"x": torch.stack([r["x"] for r in rows]) + 0.01 * self.batches, "labels": torch.stack([r["labels"] for r in rows])}
-
-
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -80,29 +72,6 @@ def test_a_step_that_fails_leaves_the_data_set_as_it_was(where, wrap):
     learn.restore("after")
     learn.train()
     assert not differences(like.snapshot(), learn.snapshot())
-
-
-@pytest.mark.parametrize("where", [6, "forward"])
-def test_a_counting_collator(where):
-    "The same with a collator."
-    like, learn = (learner(data_collator=CountingCollator()) for _ in range(2))
-    like.train()
-    learn.step()
-    before = learn.snapshot()
-    FAILS[where] = True
-    with pytest.raises(Boom): learn.step()
-    assert not differences(before, learn.snapshot())
-    learn.train()
-    assert not differences(like.snapshot(), learn.snapshot())
-
-
-def test_a_debug_step_that_is_aborted():
-    "It leaves the data set as it was."
-    learn = learner()
-    learn.step()
-    before = learn.snapshot()
-    with learn.debug_step() as step: step.forward()
-    assert not differences(before, learn.snapshot())
 
 
 def test_an_update_that_is_taken_back():

@@ -223,16 +223,6 @@ def test_an_instance_whose_train_is_replaced_is_called():
     assert learn.model.used == [ASLEEP] * 6
 
 
-def test_rewind_over_an_eval_of_a_module_that_overrides_train_is_exact():
-    learn = learner(KeepsNorm().train(), rewind_every=2)
-    learn.step(3); learn.model.eval()
-    first = said(lambda: learn.step(3))
-    want = outcome(learn)
-    assert len(first) == 1 and learn.rewind(4).different == []
-    learn.step(4)
-    assert differences(want[0], learn.snapshot()) == []
-
-
 def test_a_mode_that_no_step_undoes_is_an_act():
     "The loss function is not the model: train() is not called on it, so an eval() there counts, and is noted."
     class Loss(nn.Module):

@@ -119,36 +119,6 @@ def test_what_begins_to_change_later_joins_with_a_notice():
     assert any("late' has begun to change before the update" in str(w.message) for w in said)
 
 
-class Named(TrainerCallback):
-    "Counts in a state that it names itself."
-    def __init__(self): self.n = 0
-    def on_step_begin(self, args, state, control, **kwargs): self.n += 1
-
-
-class WithStateDict(Named):
-    def state_dict(self): return {"n": self.n}
-    def load_state_dict(self, state): self.n = state["n"]
-
-
-class Exportable(Named):
-    def state(self): return {"args": {}, "attributes": {"n": self.n}}
-
-
-@pytest.mark.parametrize("kind", [Named, WithStateDict, Exportable])
-@pytest.mark.parametrize("steps", [0, 2])
-def test_callbacks_that_name_their_state(kind, steps):
-    "However a callback keeps its state: what it counted in a step that failed goes back."
-    callback = kind()
-    learn = learner(callbacks=[callback])
-    if steps: learn.step(steps)
-    debug = learn.debug_step()
-    assert callback.n == steps + 1
-    debug.abort()
-    assert callback.n == steps
-    learn.step()
-    assert callback.n == steps + 1
-
-
 class Drawing(Augmented):
     "Examples with noise from a generator of the data set."
     def __init__(self): super().__init__(); self.generator, self.fetched = torch.Generator().manual_seed(3), 0

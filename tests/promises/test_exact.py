@@ -603,27 +603,6 @@ def test_buffers_of_a_loss(how):
     assert unequal(finish(learn), want[0]) == [] and torch.equal(loss.mean, want[1])
 
 
-def test_buffers_that_come_and_grow():
-    "Buffers that were None, or of another shape, are put back as they were."
-    class Cache(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(4, 3)
-            self.register_buffer("seen", None)
-            self.register_buffer("cache", torch.zeros(0))
-        def forward(self, x, labels):
-            self.seen = x.mean().detach() if self.seen is None else self.seen + 1
-            self.cache = torch.cat([self.cache, x.mean().detach()[None]])
-            return {"loss": nn.functional.cross_entropy(self.layer(x), labels) + 0.01 * self.cache.sum()}
-    torch.manual_seed(0)
-    learn = hard_learner(model=Cache())
-    first = learn.snapshot()
-    want = finish(learn)
-    learn.restore(first)
-    assert learn.model.seen is None and learn.model.cache.shape == (0,)
-    assert unequal(finish(learn), want) == []
-
-
 def execute(source, monkeypatch):
     "Run a module's source, as a module of its own."
     module = types.ModuleType("trainer_nb.engine.broken")

@@ -732,6 +732,22 @@ class buffers_that_take_turns:
         self.a += 1
         return self.a.sum() - 0.3 * self.b.sum()
 
+@program("callback", "n")
+class state_dict_of_a_callback:
+    n = 0
+    def begin(self, model, optimizer): "It begins with what its class has."
+    def factor(self, model, optimizer): self.n += 1; return self.n
+    def state_dict(self): return {"n": self.n}
+    def load_state_dict(self, state): self.n = state["n"]
+
+@program("callback", "n", "more")
+class exported_state_of_a_callback:
+    "As the Trainer's ExportableState, and an attribute beside it."
+    n = more = 0
+    def begin(self, model, optimizer): "It begins with what its class has."
+    def factor(self, model, optimizer): self.n += 1; self.more += 2; return self.n + self.more
+    def state(self): return {"args": {}, "attributes": {"n": self.n}}
+
 class Center(nn.Module):
     "A loss with a center that appears at the first call, and moves."
     def forward(self, out, y):

@@ -25,19 +25,6 @@ def test_a_run_goes_on_as_if_it_had_not_been_left(name, verb, tmp_path):
     assert look(learn) == straight(name)
 
 
-def test_containers_that_went_back_twice():
-    "They hold the same in the same order, an OrderedDict too, whose order is apart from its entries."
-    learn = ITEMS["containers"]()
-    learn.step(BEFORE)
-    then = [repr(getattr(learn, name)) for name in ("window", "by_kind", "names", "ordered", "counts")]
-    for _ in range(2):
-        here = learn.snapshot()
-        learn.step(1)
-        learn.restore(here)
-        assert [repr(getattr(learn, name)) for name in ("window", "by_kind", "names", "ordered", "counts")] == then
-        assert not differences(here, learn.snapshot())
-
-
 OWN_STEPS = ["named_optimizers_in_a_step_of_its_own", "lbfgs_in_a_step_of_its_own"]
 
 @pytest.mark.parametrize("name", OWN_STEPS)

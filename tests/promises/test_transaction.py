@@ -153,14 +153,6 @@ def test_other_verbs(calm):
             assert failed == 1 and unequal(outcome(learn), calm[0]) == [] and once(first) == calm[1], (place, verb)
 
 
-def test_notes_say_where():
-    "An error from a callback names the callback and the event."
-    class Careless(TrainerCallback):
-        def on_step_end(self, args, state, control, **kwargs): raise Boom("no disk")
-    with pytest.raises(Boom) as raised: hard_learner(callbacks=[Careless()]).step()
-    assert "Careless.on_step_end" in raised.value.__notes__[0]
-
-
 def test_on_exception():
     "It is told once for each error, after the run has been put right; one that raises there does not hide the error, nor keep others from hearing."
     seen = []
@@ -251,33 +243,6 @@ def test_worker_and_more():
 
 
 # --- what is put back --------------------------------------------------------------------------------------------------
-
-def test_late_buffers():
-    "Large buffers that begin to change later join what is copied, with a notice; those of two layers are told apart."
-    class Late(nn.Module):
-        not_state = ("fails",)
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(4, 3)
-            self.one, self.two = (nn.Module() for _ in range(2))
-            for part in (self.one, self.two): part.register_buffer("big", torch.zeros(300_000))
-            self.calls, self.fails = 0, False
-        def forward(self, x, labels):
-            self.calls += 1
-            if self.calls > 2: self.two.big[0] += 1
-            if self.fails: raise Boom
-            return {"loss": nn.functional.cross_entropy(self.layer(x), labels)}
-    learn = Learner(Late(), train_dataset=[{"x": torch.ones(4), "labels": 0}] * 100, max_steps=9, logging_steps=2, use_cpu=True, disable_tqdm=True)
-    learn.step(2)
-    with pytest.warns(UserWarning, match="'big' has begun to change"): learn.step(2)
-    before, learn.model.fails = learn.snapshot(), True
-    with pytest.raises(Boom): learn.step()
-    assert differences(before, learn.snapshot()) == [] and learn.model.two.big[0] == 2 and learn.model.one.big[0] == 0
-    learn.model.fails = False
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        learn.train()
-
 
 def test_unfrozen_is_no_late_buffer():
     "A layer that is trained from some step on, by a verb or by hand, is not taken for a buffer."
@@ -463,22 +428,6 @@ def test_copy(after):
     assert unequal(finish(learn), want) == []
 
 
-def test_copy_covers_weights_changed_by_hand():
-    "Adversarial training that raises before it has put its weights back is covered as well."
-    class Adversarial(Learner):
-        fails = False
-        def training_step(self, model, inputs, num_items_in_batch=None):
-            with torch.no_grad(): self.model.outer.weight += 0.1
-            if type(self).fails: raise Boom
-            with torch.no_grad(): self.model.outer.weight -= 0.1
-            return super().training_step(model, inputs, num_items_in_batch)
-    learn = hard_learner(Adversarial, rollback="full")
-    learn.step()
-    before, Adversarial.fails = learn.snapshot(), True
-    with pytest.raises(Boom): learn.step()
-    assert differences(before, learn.snapshot()) == []
-
-
 def torn():
     "A run that is torn, and its snapshot `before`."
     learn = fragile()
@@ -521,16 +470,6 @@ def test_an_optimizer_that_fails_at_the_first_step(fails_at):
         assert set(differences(before, learn.snapshot())) <= {"begun", "epoch_open"} and free_of_gradients(learn) and not learn.optimizer.state
     learn.optimizer.fails_at = None
     assert unequal(finish(learn), want) == []
-
-
-def test_an_optimizer_that_fails_after_weights_were_set_by_hand():
-    "The first weights are those that were set."
-    learn = fragile()
-    learn.snapshot("first")
-    with torch.no_grad(): learn.model.outer.bias.zero_()
-    learn.optimizer.fails_at = 2
-    with pytest.raises(Boom): learn.step()
-    assert not learn.run_state.current.corrupted and not learn.model.outer.bias.any() and learn.model.outer.weight.any()
 
 
 def test_an_optimizer_that_fails_after_a_callback_has_set_weights():

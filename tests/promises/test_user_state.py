@@ -9,7 +9,7 @@ from trainer_nb.engine.snapshot_tensors import has_same_bytes, is_shared
 from trainer_nb.engine.state_holders import LEARNER
 from trainer_nb.engine.user_state import capture_user_state, differing, restore_user_state, user_state_bytes
 
-from going_back import AFTER, BEFORE, ITEMS, VERBS, Averages, Noisy, learner, look, scaled_loss, straight
+from going_back import AFTER, BEFORE, ITEMS, VERBS, Averages, Noisy, learner, look, straight
 
 HELPERS = Path(__file__).parents[1]
 
@@ -234,20 +234,6 @@ def test_what_has_changed_is_named():
     assert restore_user_state(run, before) == {} and differing(before, capture_user_state(run)) == [] and not hasattr(learn, "late")
 
 
-def test_references_stay_valid():
-    "Values are put back in place: what others refer to goes back, too."
-    def begin(self): self.seen, self.table, self.mean = [], {"a": [0]}, torch.zeros(2)
-    def factor(self, *_):
-        self.seen.append(1); self.table["a"].append(1); self.mean += 1
-        return 0
-    learn = learner(scaled_loss(dict(begin=begin, factor=factor)))
-    learn.step(1)
-    taken, seen, inner, mean, view = learn.snapshot(), learn.seen, learn.table["a"], learn.mean, learn.mean[:1]
-    learn.step(2)
-    learn.restore(taken)
-    assert learn.seen is seen == [1] and learn.table["a"] is inner and learn.mean is mean and view.item() == 1
-
-
 # --- a new process -----------------------------------------------------------------------------------------------------
 
 class Begins(TrainerCallback):
@@ -390,22 +376,6 @@ def test_restore_leaves_the_settings_of_another_data_set():
     assert said == []
     learn.step(4)   # the data of the new set, to its end
     assert learn.state.global_step == 7 and len(other) == 32
-
-
-def test_the_same_data_set_goes_back_with_all_of_its_attributes():
-    learn = counting(rewind_every=1)
-    learn.step(3)
-    learn.train_dataset.folder = "changed by hand"
-    learn.step(1)
-    assert warned(lambda: learn.rewind(2)) == [] and learn.train_dataset.folder == "a" and learn.train_dataset.reads == 16
-
-
-def test_a_branch_keeps_the_attributes_of_its_copy():
-    learn = counting()
-    learn.step(2)
-    other = []
-    assert warned(lambda: other.append(learn.branch())) == []
-    assert vars(other[0].train_dataset) == vars(learn.train_dataset) and other[0].train_dataset is not learn.train_dataset
 
 
 # --- the Trainer's files -------------------------------------------------------------------------------------------------
