@@ -631,15 +631,16 @@ def test_transformers_is_imported_late():
 
 
 # -- d. arguments and collators
-
-@pytest.mark.parametrize("config", [{"dispatch_batches": True}, {"use_configured_state": True}])
+@pytest.mark.parametrize("config", [{"dispatch_batches": True}, {"use_configured_state": True}, {"split_batches": True, "even_batches": False}])
 def test_a_key_of_accelerator_config_that_one_process_does_not_need(config, tmp_path):
     from accelerate import PartialState
+    names = "split_batches dispatch_batches even_batches use_seedable_sampler non_blocking num_processes is_main_process"
     def trained(side, folder):
         PartialState()
-        trainer = make(side, folder, accelerator_config=config)
+        trainer, seen = make(side, folder, accelerator_config=config, gradient_accumulation_steps=2), []
+        trainer.model.register_forward_hook(lambda *_: seen.append(trainer.accelerator.sync_gradients))
         trainer.train()
-        return losses(trainer), weights(trainer).tolist()
+        return losses(trainer), weights(trainer).tolist(), seen, [getattr(trainer.accelerator, name) for name in names.split()]
     agree(tmp_path, trained)
 
 
@@ -648,8 +649,7 @@ def test_the_number_of_parameters_alone_selects_the_size_based_policy():
     assert trainer_nb.TrainingArguments(fsdp_config={"min_num_params": 2000}).fsdp is None
     for config in ({"min_num_params": 2000}, {"fsdp_min_num_params": 2000, "auto_wrap_policy": "SIZE_BASED_WRAP"}):
         assert resolve_sharding("full_shard auto_wrap", config)[:3] == ("SIZE_BASED_WRAP", None, 2000)
-    with pytest.raises(ValueError, match="require each other"):
-        resolve_sharding(True, {"min_num_params": 2000, "auto_wrap_policy": "TRANSFORMER_BASED_WRAP"})
+    with pytest.raises(ValueError, match="require each other"): resolve_sharding(True, {"min_num_params": 2000, "auto_wrap_policy": "TRANSFORMER_BASED_WRAP"})
 
 
 def test_smoothing_and_targets_of_several_classes(tmp_path):

@@ -211,7 +211,7 @@ def accelerator_option(
     args: TrainingArguments,
     key: str,  # of `accelerator_config`, or of its `gradient_accumulation_kwargs`
 ) -> Any:
-    "Return a value of `accelerator_config`; None if it is not given."
-    config = args.accelerator_config
-    if not isinstance(config, dict): return None
-    return {**config, **config.get("gradient_accumulation_kwargs", {})}.get(key)
+    "Return a value of `accelerator_config`, or its default."
+    config = args.accelerator_config or {}
+    default = settings_table("config_keys")["accelerator_config"].get(key, {}).get("default")
+    return {**config, **config.get("gradient_accumulation_kwargs", {})}.get(key, default)

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..args.fsdp_args import resolve_sharding
 from ..args.training_args import TrainingArguments
-from ..args.parallel import check_rank_variables, connect_processes, device_of, remind_while_connecting
+from ..args.parallel import accelerator_option, check_rank_variables, connect_processes, device_of, remind_while_connecting
 from ..args.deepspeed_args import is_deepspeed_enabled, make_plugin
 from ..args.fields import settings_table
 from .collectives import SINGLE_PROCESS, World
@@ -85,11 +85,8 @@ def convert_if_read(forward: Any, unread: UnreadOutputs) -> Callable:
 
 # %% ../../nbs/04_device/08_accelerator.ipynb #94a744c5
 UNSUPPORTED_STRATEGIES = {
-    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM, which is not supported; use fsdp=True of the Learner, or DDP",
-    "ACCELERATE_USE_PARALLELISM_CONFIG": (
-        "a parallelism_config (tensor or context parallel), which is not supported yet; use fsdp=True of the Learner,"
-        " or DDP"
-    ),
+    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
+    "ACCELERATE_USE_PARALLELISM_CONFIG": "a parallelism_config (tensor or context parallel)",
 }
 
 def check_launch_environment(
@@ -100,8 +97,8 @@ def check_launch_environment(
     for name, strategy in UNSUPPORTED_STRATEGIES.items():
         if environment.get(name, "").lower() in ("true", "1", "yes"):
             raise ValueError(
-                f"The launcher was configured for {strategy}. Remove it from the configuration of accelerate launch"
-                f" ({name} in the environment)."
+                f"The launcher was configured for {strategy}, which is not supported; remove it from the configuration of"
+                f" accelerate launch ({name} in the environment), and use fsdp=True of the Learner, or DDP."
             )
     if environment.get("ACCELERATE_DYNAMO_BACKEND", "no").lower() not in ("", "no"):
         raise ValueError(
@@ -139,8 +136,7 @@ def _set_forward(
 
 # %% ../../nbs/04_device/08_accelerator.ipynb #661f6dbc
 def should_use_cpu(args: TrainingArguments) -> bool:
-    """Return whether to use the CPU.
-    With several processes without a GPU, also set the environment variable that Accelerate needs."""
+    "Return whether to use the CPU; of several processes without a GPU, also set the variable that Accelerate needs."
     cpu = args.use_cpu or (world_size() > 1 and not torch.cuda.is_available())
     if cpu and world_size() > 1:
         os.environ["ACCELERATE_USE_CPU"] = "1"
@@ -231,8 +227,11 @@ class IsolatedAccelerator:
     """Hold an Accelerator; its process-wide state and the model's patched
     `forward` are in place only inside `activated`."""
     def __init__(self, args: TrainingArguments):
-        from accelerate import Accelerator
+        from accelerate import Accelerator, DataLoaderConfiguration
         precision = mixed_precision(args)
+        # of loaders that user code prepares
+        names = ("split_batches", "even_batches", "non_blocking", "dispatch_batches", "use_seedable_sampler")
+        loaders = DataLoaderConfiguration(**{k: accelerator_option(args, k) for k in names}, data_seed=args.data_seed)
         check_launch_environment(precision)
         if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
             check_rank_variables()
@@ -243,7 +242,8 @@ class IsolatedAccelerator:
                     self.accelerator = make_deepspeed_accelerator(args, precision)
                 else:
                     self.accelerator = Accelerator(
-                        cpu=should_use_cpu(args), mixed_precision=precision, kwargs_handlers=kwargs_handlers(args)
+                        cpu=should_use_cpu(args), mixed_precision=precision, kwargs_handlers=kwargs_handlers(args),
+                        dataloader_config=loaders
                     )
             self.device: torch.device = self.accelerator.device
             self.world = make_world(self.accelerator, args)

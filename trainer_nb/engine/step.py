@@ -109,9 +109,8 @@ class Step:
         run = self.run
         if run.evaluation.evaluated is not None:
             restore_evaluated(run)
-        if run.current.pending_logs or run.current.terms:
-            run.current.pending_logs = []
-            run.current.terms = []
+        run.current.pending_logs = []
+        run.current.terms = []
         run.device.strategy.reshard()
         if not is_in_train_mode(run.optimizer):
             switch_average(run)
@@ -162,9 +161,10 @@ class Step:
         # an override may omit the mode switch with which the method of the base class begins
         if self.is_override:
             run.modes.enter(run.wrapped_model, run.model)
-        # averaged with the last micro-batch, unless the settings request each
+        # averaged with the last micro-batch, unless the settings request each; overrides read accelerator.sync_gradients
         strategy = run.device.strategy
         is_last = self.num_done + 1 == len(run.current.window or ())
+        run.device.accelerator.gradient_state.sync_gradients = is_last
         syncs = is_last or strategy.averages_each and bool(accelerator_option(run.args, "sync_each_batch"))
         with strategy.sync_context(syncs, not self.num_done, self.loss):
             batch = self.next_input()

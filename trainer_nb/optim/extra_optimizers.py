@@ -22,22 +22,20 @@ from ..args.training_args import TrainingArguments
 from ..core.errors import suggest_names
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #6eca086a
-PIP_NAMES: dict[str, str] = settings_table("pip")   # module: its name for pip
+class MissingLibrary(ImportError, ValueError):
+    "Raised where the library of an optimizer is missing; the Trainer raises one of these two, depending on the library."
 
-def import_library(
-    module: str,  # one of PIP_NAMES, or of a library that is named in full
-    optim: str,  # name in the settings
-) -> Any:
-    "Import and return a module. Raise ImportError with the line that installs it."
+def import_library(module: str, optim: str) -> Any:
+    "Import and return the module of an optimizer. Raise MissingLibrary with the line that installs it."
     root = logging.getLogger()
     level = root.level
     handlers = list(root.handlers)
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(
+        raise MissingLibrary(
             f"optim={optim!r} needs a library that cannot be imported here ({error}); install it with `%pip install"
-            f" {PIP_NAMES.get(module, module.partition('.')[0])}`."
+            f" {settings_table('pip').get(module, module.partition('.')[0])}`."
         ) from error
     finally:
         root.setLevel(level)
@@ -67,8 +65,7 @@ _LOW_RANK = dict(rank=128, update_proj_gap=200, scale=0.25, proj_type="std")
 TARGET_GROUP_KEYS = ("muon", *_LOW_RANK, "proj", "scale_type")
 
 def target_options(args: TrainingArguments) -> dict | None:
-    """Return the options of the groups for the optimizer's special rule, before
-    `optim_args`; None if it has no such groups."""
+    "Return the options of the groups for the optimizer's special rule, before `optim_args`; None without such groups."
     if args.optim == "muon": return {"muon": True}
     if args.optim.startswith("galore_"): return dict(_LOW_RANK)
     if args.optim.startswith("apollo_"):
@@ -107,7 +104,8 @@ def with_seeds(cls: type) -> type:
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #4c9822e0
 # name: module, class, and an expression for its keyword arguments
 OPTIMIZERS: dict[str, list[str]] = settings_table("optimizers")
-_CHANGED_CLASSES: dict[str, Callable[[type], type]] = {"GrokAdamW": with_usual_state, "APOLLOAdamW": with_seeds}
+# name of an optimizer: a function that returns its class as it is used here
+_CHANGED_CLASSES: dict[str, Callable[[type], type]] = {"grokadamw": with_usual_state, "apollo_adamw": with_seeds}
 
 def optimizer_in_full(
     optim: str,  # "package:Class"
@@ -133,7 +131,7 @@ def named_optimizer(args: TrainingArguments) -> tuple[type, dict[str, Any]]:
     check_rules("optimizer", vars(args) | {"has_gpu": torch.cuda.is_available()})
     adam = adam_kwargs(args)
     kwargs = evaluate(expression, vars(args) | {"torch": torch, "adam": adam, "betas": adam["betas"]})
-    return _CHANGED_CLASSES.get(cls.__name__, lambda cls: cls)(cls), kwargs
+    return _CHANGED_CLASSES.get(args.optim, lambda cls: cls)(cls), kwargs
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #0dd757db
 class Muon(torch.optim.Optimizer):
