@@ -146,8 +146,23 @@ def steep(learn):
     learn.step(20)
 
 
+def dying(learn):
+    learn.step(70)
+    with torch.no_grad(): learn.model[0].bias[:20] = -8.0
+    learn.step(20)
+
+
+def other_data(learn):
+    learn.run(steps=160)
+    learn.train_dataset = TensorDataset(X, (X[:, :4].sum(1) > 0).long())
+    learn.run(steps=240)
+
+
 # what happened: (what the faulty run is given, its healthy twin, how it trains, words of the finding, whether its line mends it)
 WRONG = {
+    "units that die": ({"data": MANY}, {"data": MANY}, dying, ["62% of the units behind 0 (Linear)", "from step 70 on", "without changes by hand"], True),
+    "other data": ({"data": MANY, "eval_dataset": DATA, "eval_strategy": "steps", "eval_steps": 40}, {"data": MANY}, other_data,
+                   ["eval_loss was", "its lowest value", "the losses of samples", "drifts away since train_dataset", "at step 160"], False),
     "a far sample": ({"data": FAR, "optim": "sgd", "max_grad_norm": 0.0}, {"data": MANY, "optim": "sgd", "max_grad_norm": 0.0}, 80,
                      ["the loss of sample 500 is", "grows most in", "the rate is", "on_spike='skip'"], True),
     "a rate by hand": ({"data": MANY, "optim": "sgd"}, {"data": MANY, "optim": "sgd"}, steep, ["lr=30.0 at step 70", "without lr=30.0"], True),

@@ -146,18 +146,6 @@ def test_the_update_is_the_one_that_is_made(given):
         assert found[layer].weight.norm == pytest.approx(float(weight), rel=1e-5)
 
 
-def test_the_gradients_are_those_of_the_next_step():
-    learn = hard_learner(**LONG)
-    learn.step(3)
-    found, debug = learn.inspect(), learn.debug_step()
-    for _ in range(debug.substeps): debug.forward(); debug.backward()
-    for row in debug.grads():
-        layer = found[row["name"].rpartition(".")[0]]
-        own = [r["grad_norm"] for r in debug.grads() if r["name"].startswith(f"{layer.name}.") and r["grad_norm"] is not None]
-        if own: assert layer.grad.norm == pytest.approx(np.sqrt(np.square(own).sum()), rel=1e-5)
-    debug.abort()
-
-
 def test_clipped_gradients_are_shown_as_the_update_gets_them_and_it_is_said():
     learn = hard_learner(**LONG, max_grad_norm=0.01)
     report = learn.inspect()
@@ -171,12 +159,13 @@ def test_in_a_debug_step():
     "After backward it shows that very step, changed by hand or not; then the step goes on as if nobody had looked."
     want, learn = finish(hard_learner(**LONG)), hard_learner(**LONG)
     learn.step(3)
-    debug = learn.debug_step()
+    before, debug = learn.inspect(), learn.debug_step()
     assert "backward() of this step has not been called" in repr(learn.inspect())
     for _ in range(debug.substeps): debug.forward(); learn.inspect(); debug.backward(); learn.inspect()
     with pytest.raises(InvalidOperation, match="cannot take another batch"): learn.inspect({"x": torch.randn(2, 4)})
     found = learn.inspect()
     assert found["inner"].grad.norm == pytest.approx(float(torch.stack([p.grad.norm() for p in learn.model.inner.parameters()]).norm()), rel=1e-6)
+    assert [o.grad.norm for o in before.layers] == pytest.approx([o.grad.norm for o in found.layers], rel=1e-5) and not found["inner"].output.n
     debug.update()
     assert unequal(finish(learn), want) == [] and not any(e["kind"] == "by hand" for e in learn.history.events)
 
@@ -546,17 +535,13 @@ def test_more_words():
 
 def test_the_pictures_of_a_report_by_their_titles():
     "With its sentences, without its table; all where none is named."
-    report = hard_learner(**LONG).inspect()
+    report = (learn := hard_learner(**LONG)).inspect()
     titles = [panel.title for panel in report.panels()]
     assert "gradient norm" in titles and [panel.title for panel in report.plot().panels()] == titles
     chosen = report.plot("gradient norm")
     assert [panel.title for panel in chosen.panels()] == ["gradient norm"] and chosen.said() == report.said() and "<table" not in chosen.html()
     with pytest.raises(ValueError, match="no picture 'gradient'.*'gradient norm'.*Did you mean 'gradient norm'"): report.plot("gradient")
-
-
-def test_a_report_and_a_watch_have_the_same_names_of_quantities():
-    "What learn.plot() takes, report.plot() takes, too; a picture of two of them is drawn once."
-    learn = hard_learner(**LONG)
+    # what learn.plot() takes, too; a picture of two of them is drawn once
     learn.watch(every=1)
     learn.step(2)
     names = ("update/weight", "gradient norm", "output spread", "dead", "saturated")

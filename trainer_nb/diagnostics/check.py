@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import DataLoader, WeightedRandomSampler
 
 from ..core.errors import InvalidOperation, free_after_failure
+from ..core.records import sounds_lower_better
 from ..core.seeding import seed_all
 from ..data.collate import infer_batch_size, shallow_copy_batch
 from ..data.sources import MapSource
@@ -177,6 +178,16 @@ def clipping_leaves_gradients(seen: Evidence) -> Finding | None:
         f"the norm of the first gradients is {format_value(norm)}, and max_grad_norm is {format_value(float(limit))}",
         "every step is clipped to a small part of its gradient, and a few samples decide its direction",
         "normalize inputs and targets, or use the mean of a loss in place of its sum",
+    )
+
+@check("a best model by its metric")
+def best_model_by_metric(seen: Evidence) -> Finding | None:
+    name = seen.learner.args.metric_for_best_model or ""
+    if not seen.learner.args.greater_is_better or not sounds_lower_better(name): return None
+    return Finding(
+        "error", f"the lower metric_for_best_model={name!r} is, the better, by its name, and greater_is_better is True",
+        "the worst model counts as the best, since the name does not end in 'loss'",
+        "greater_is_better=False",
     )
 
 @check("batches for batch norms")

@@ -60,17 +60,7 @@ class Gradients(Table):
     def _cells(self, row: dict) -> dict: return {k.replace("_", " "): v for k, v in row.items()}
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #9fba6c8e
-def is_training_step_overridden(learner: TrainerBase) -> bool:
-    "Check whether a subclass overrides training_step, so that forward and backward are one phase."
-    return type(learner).training_step is not TrainerBase.training_step
-
-def next_phase(
-    step: Step,
-    loss: torch.Tensor | None,  # result of forward that backward has not used yet
-) -> str:
-    "Return the name of the next phase: forward, backward or update."
-    if not step.more(): return "update"
-    return "backward" if loss is not None or is_training_step_overridden(step.learner) else "forward"
+#| export
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #f0c2e999
 class DebugStep:
@@ -201,8 +191,11 @@ def check_open(
             f"This step was {debug.outcome}{f', so {phase}() is too late' if phase else ''}. learn.debug_step() begins the"
             " next one."
         )
-    expected = next_phase(debug._step, debug._loss)
-    if phase == "forward" and is_training_step_overridden(debug._learner):
+    step = debug._step
+    # a loss of forward that backward has not used yet
+    expected = "backward" if debug._loss is not None or step.is_override else "forward"
+    if not step.more(): expected = "update"
+    if phase == "forward" and step.is_override:
         raise InvalidOperation(
             "training_step is overridden, so forward and backward are one phase here; call backward()."
         )
@@ -233,7 +226,10 @@ def run_phase(
             if debug._generators is not None:
                 set_generator_states(debug._generators)
             if last:
-                record_touched(debug)
+                # by hand since the last backward
+                now = capture_editable_tensors(run)
+                changed = [name for name, value in now.items() if debug._touched[name] != value]
+                if changed: run.history.note("by hand", run.state.global_step, changed=changed)
             else:
                 enter_training(run)
             result = phase()
@@ -264,13 +260,6 @@ def capture_editable_tensors(run: RunState) -> dict[str, list]:
         "gradients": [None if p.grad is None else (id(p.grad), p.grad._version) for p in run.params],
     }
 
-def record_touched(debug: DebugStep):
-    "Record in the history whether weights or gradients were changed by hand since the last backward."
-    run = debug._learner.run_state
-    changed = [name for name, value in capture_editable_tensors(run).items() if debug._touched[name] != value]
-    if changed:
-        run.history.note("by hand", run.state.global_step, changed=changed)
-
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #e4c83b71
 def begin_debug_step(debug: DebugStep) -> bool:
     "Run pending tasks and fetch the micro-batches; return False if the run ends before the step."
@@ -293,7 +282,7 @@ def run_backward(debug: DebugStep):
     step = debug._step
     loss = debug._loss
     debug._loss = None
-    if is_training_step_overridden(debug._learner):
+    if step.is_override:
         step.substep()
     else:
         # with each micro-batch: the forward pass has expected it

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,9 +20,9 @@ from ..data.collate import infer_batch_size
 from ..data.loader import MicroBatch
 from .check import Findings, names_in_short, run_checks
 from .evidence import Finding, Unavailable, read_samples
-from .incidents import AFTER, INCIDENTS, Try, incident, tries_that_hold, without_change
+from .incidents import AFTER, INCIDENTS, Try, calmer, incident, tries_that_hold, without_change
 from .isolated import begin_step, isolated_training
-from .past import Past, first_lost_step, lost_weights, name_samples, try_part
+from .past import Past, changes_between, first_lost_step, lost_weights, name_samples, try_part
 from .tensor_stats import dense_values
 from .trace import Origin, Tracer, is_finite, tensors_in
 from ..display.tables import format_value
@@ -29,7 +30,6 @@ from ..engine.loss import split_labels
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from ..engine.step import Step, commit_step, rollback_step
-from ..state.rewind import changes_at
 
 # %% ../../nbs/08_diagnostics/15_diagnose.ipynb #cf9aff36
 def are_gradients_finite(run: RunState) -> bool:
@@ -125,15 +125,12 @@ def try_settings(
     steps, losses = past.steps[before], past.losses[before]
     calm = int(steps[losses.argmin()])
     usual = float(np.median(losses[steps <= calm]))
-    rate = float(past.rates[past.steps == first][0]) if first in past.steps else float(past.rates[-1])
-    settings: list[dict[str, float]] = [] if past.run.args.max_grad_norm else [{"max_grad_norm": 1.0}]
-    rates = [rate / 10 ** k for k in range(1, 50)]
-    settings += [{"lr": float(f"{each:.1g}")} for each in rates if 1e-7 < each < 10]
+    settings = calmer(past, first, [10.0 ** k for k in range(1, 50)])
     # without the last change by hand, which rewind() takes back from a step before it
     tries = without_change(past, calm, first)
     # the update of the step with the lowest loss may be what has raised it
     tries += [Try(start, setting) for start in sorted({first - 1, calm, calm - 1}, reverse=True) for setting in settings]
-    held = tries_that_hold(past, tries, first, usual + 4 * abs(usual))
+    held = tries_that_hold(past, tries, first + AFTER, usual + 4 * abs(usual))
     reached = ((each, float(np.mean(losses[-AFTER:]))) for each, losses in held)
     return next(((each, loss) for each, loss in reached if loss <= usual), None)
 
@@ -152,22 +149,16 @@ NO_VALUE = {
     **dict.fromkeys(("pow", "rpow"), ("at 0, at a negative or at a large number", "x.clamp(min=1e-8) ** y")),
 }
 
-def describe_failure_of(past: Past, first: int) -> str:
-    "Describe what is not finite in a step."
-    for name, values in {"loss": past.losses, "gradient norm": past.norms}.items():
-        value = values[past.steps == first]
-        if not np.isfinite(value).all(): return f"the {name} of step {first} is {value[0]}"
-    return f"the weights after step {first} are not finite"
-
 @incident("values that stay finite")
 def values_stay_finite(past: Past) -> Finding | None:
     first = first_lost_step(past)
     if first is None: return None
-    seen = describe_failure_of(past, first)
+    values = [(name, each[past.steps == first]) for name, each in (("loss", past.losses), ("gradient norm", past.norms))]
+    lost = [f"the {name} of step {first} is {value[0]}" for name, value in values if not np.isfinite(value).all()]
+    seen = lost[0] if lost else f"the weights after step {first} are not finite"
     past.go_to(first - 1, f"{seen}, and ")
     names = lost_weights(past.learner.run_state)
-    events = [e for e in past.run.history.events if e["kind"] == "by hand" and not e["abandoned"]]
-    by_hand = any(e["step"] == first - 1 for e in events)
+    by_hand = "changes by hand" in changes_between(past.run, first - 1, first).get(first - 1, [])
     # the update before has made them so
     if names and first > 1 and not by_hand:
         first -= 1
@@ -264,10 +255,9 @@ def list_undone(run: RunState, finding: Finding) -> Finding:
     "Add the changes that the line of a finding undoes to its meaning."
     back = re.match(r"learn\.(?:rewind\(to=(\d+)\)|reset\(\))", finding.do)
     if back is None: return finding
-    later = range(int(back[1] or -1) + 1, run.state.global_step + 1)
-    undone = [change for step in later for change in changes_at(run.history, step)]
+    later = changes_between(run, int(back[1] or -1) + 1, run.state.global_step + 1).values()
     # what the meaning names is undone on purpose
-    undone = [change for change in dict.fromkeys(undone) if change not in finding.meaning]
+    undone = [change for change in dict.fromkeys(chain.from_iterable(later)) if change not in finding.meaning]
     if not undone: return finding
     return finding._replace(meaning=f"{finding.meaning} (going back undoes {names_in_short(undone)})")
 

@@ -19,8 +19,7 @@ from torch.utils.data import DataLoader
 from ..core.seeding import seed_all
 from ..data.collate import map_tensors, shallow_copy_batch
 from ..device.accelerator import unwrap
-from .interpret import collect_tensors, first_part, get_first_batch, is_classification
-from .interpret import unchanged_data
+from .interpret import collect_tensors, first_part, get_first_batch, is_classification, unchanged_data
 from .isolated import begin_step
 from .layers import LayerStats, measure_layers, measure_outputs, named_layers
 from .results import learner_inputs

@@ -7,32 +7,84 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import islice
-from typing import NamedTuple
+from itertools import chain, islice
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch.utils.data import Subset
 
-from ..data.collate import infer_batch_size
-from .evidence import names_in_short
-from .evidence import Check, Evidence, Finding, Unavailable, check
+from ..core.records import sounds_lower_better
+from .evidence import Check, Evidence, Finding, Unavailable, check, names_in_short, without_loader
 from .data_checks import class_labels
 from .guard import BACK, EVERY, LEAST, WINDOW, median, spike_limit
-from .interpret import first_part, unchanged_data, without_workers
+from .interpret import first_part, top_losses, unchanged_data, without_workers
 from .isolated import begin_step
-from .past import Past, first_lost_step, lost_weights, name_samples, try_part
+from .past import Past, changes_between, first_lost_step, lost_weights
+from .tensor_stats import Firing
 from ..display.tables import format_value
 from ..engine.loop import correct
 from ..engine.loss import split_labels
+from ..engine.dataloaders import is_overridden
 from ..engine.settings import change_settings
 from ..engine.step import rollback_step
-from ..state.rewind import changes_at
-from ..state.rewind_buffer import repeated_acts
+from ..engine.user_state import attribute_digests
+
 
 # %% ../../nbs/08_diagnostics/14_incidents.ipynb #aaff7d8b
 INCIDENTS: list[Check] = []
 incident = partial(check, table=INCIDENTS)
+
+# %% ../../nbs/08_diagnostics/14_incidents.ipynb #d8cddfbe
+@incident("changes that workers see")
+def workers_see_changes(past: Past) -> Finding | None:
+    run = past.run
+    if not getattr(getattr(run.loader, "loader", None), "persistent_workers", False): return None
+    first, now = run.reports.first_digests, attribute_digests(run).items()
+    changed = [name for name, value in now if name.startswith("train_dataset.") and first.get(name, value) != value]
+    if not changed: return None
+    return Finding(
+        "error", f"{names_in_short(changed)} was changed in the run, and persistent workers read the data",
+        "each worker has a copy of the data set from before the change, and goes on with it",
+        "learn.reset(); learn.set(dataloader_persistent_workers=False)",
+    )
+
+@incident("units that fire")
+def units_fire(past: Past) -> Finding | None:
+    if first_lost_step(past) is not None or is_overridden(past.learner, "prediction_step"): return None
+    end = past.run.state.global_step
+    with unchanged_data(past.learner): batches = list(islice(without_workers(past.learner.get_train_dataloader()), 16))
+    batches = [split_labels(batch, past.learner.label_names)[0] for batch in batches]
+    def look() -> Firing:
+        "Return the ranges of the activations of the copy for these batches."
+        with Firing(past.learner.run_state.model) as firing:
+            for batch in batches: Evidence(past.learner).predict(batch)
+        return firing
+    past.go_to(end)
+    firing = look()
+    layer, share = firing.most_dead()
+    if share < 0.5 or len(dead := firing.dead(layer)) < 8: return None
+    def are_dead(step: int | None = None) -> bool:
+        "Return whether half of the units that are dead at the end are dead after a step; None: in the present copy."
+        if step is not None: past.go_to(step)
+        return bool((look().dead(layer) & dead).sum() >= 0.5 * dead.sum())
+    began = bisect_left(range(end), True, key=are_dead)
+    seen = f"{share:.0%} of the units behind {layer} give the same output for all samples"
+    meaning = "a unit that does not fire gets no gradient, and stays so"
+    # what is so from the beginning on is a question for check()
+    if not began: return None
+    early = max(began - 1 - BACK, 0)
+    tries = [*without_change(past, early, began + 1), *(Try(early, setting) for setting in calmer(past, began))]
+    held = tries_that_hold(past, tries, began + AFTER)
+    tried = next((each for each, _ in held if not are_dead()), None)
+    if tried is not None: meaning = f"{meaning}; {tried.describe(past)}, most of them fire after step {began + AFTER}"
+    return Finding(
+        "warning", f"{seen}, most of them from step {began} on; {changes_before(past, min(began + 1, end))}", meaning,
+        "learn.reset(); learn.lr_find()" if tried is None else tried.line,
+    )
 
 # %% ../../nbs/08_diagnostics/14_incidents.ipynb #1adb0939
 # steps that are taken after the one that went wrong, with another setting
@@ -51,32 +103,36 @@ class Try(NamedTuple):
     def line(self) -> str:
         "Return what to type."
         changes = "on_spike='skip'" if self.skipped else self.changes
-        return f"learn.rewind(to={self.start})" + (f"; learn.set({changes})" if changes else "")
+        back = f"learn.rewind(to={self.start})" if self.start else "learn.reset()"
+        return back + (f"; learn.set({changes})" if changes else "")
 
     def describe(self, past: Past) -> str:
         if self.skipped: return "without the batch of this step"
         if self.setting: return f"with {self.changes}"
-        return f"without {names_in_short([*changes_at(past.run.history, self.start + 1)])}"
+        undone = changes_between(past.run, self.start + 1, self.start + 2 + BACK).values()
+        return f"without {names_in_short([*dict.fromkeys(chain.from_iterable(undone))])}"
 
 def without_change(past: Past, earliest: int, first: int) -> list[Try]:
     "Return how to go back to before the last change by hand in the steps before one."
-    steps = [e["step"] for e in repeated_acts(past.run.history.events) if max(earliest, 1) <= e["step"] < first]
-    return [Try(steps[-1] - 1)] if steps else []
+    steps = changes_between(past.run, max(earliest, 1), first)
+    return [Try(max(steps) - 1)] if steps else []
 
-def tries_that_hold(past: Past, tries: list[Try], first: int, limit: float) -> Iterator[tuple[Try, list[float]]]:
-    "Yield those with which the weights are finite and no loss is above a limit until some steps later, and the losses."
-    until = time.monotonic() + past.seconds
+def tries_that_hold(
+    past: Past, tries: list[Try],
+    until: int,  # a step
+    limit: float = math.inf,  # of a loss
+) -> Iterator[tuple[Try, list[float]]]:
+    "Yield those with which weights stay finite and no loss is above a limit until a step, and the losses."
+    deadline = time.monotonic() + past.seconds
     for each in tries:
-        if time.monotonic() > until: return
         past.go_to(each.start)
         if each.setting: change_settings(past.learner, each.setting)
         if each.skipped: correct(past.learner, "a spike", each.skipped)
-        losses: list[float] = []
-        while past.learner.run_state.state.global_step < first + AFTER:
+        losses = [-math.inf]
+        while past.learner.run_state.state.global_step < until and losses[-1] <= limit:
+            if time.monotonic() > deadline: return
             losses.append(float(past.take().loss))
-            if not losses[-1] <= limit: break
-        else:
-            if not lost_weights(past.learner.run_state): yield each, losses
+        if losses[-1] <= limit and not lost_weights(past.learner.run_state): yield each, losses[1:]
 
 def highest_spike(past: Past) -> tuple[int, float, float, int] | None:
     "Return the step where the highest spike begins, its loss, the limit there, and the highest step; None without one."
@@ -96,9 +152,8 @@ def highest_spike(past: Past) -> tuple[int, float, float, int] | None:
 
 def layer_norms(past: Past) -> dict[str, float]:
     "Return the norm of the gradient of each layer at the next step of the copy, which stays where it is."
-    step = begin_step(past.learner)
+    step = Evidence(past.learner).take_step()
     try:
-        while step.more(): step.substep()
         squares: dict[str, float] = {}
         for name, p in past.learner.run_state.model.named_parameters():
             if p.grad is not None:
@@ -108,54 +163,46 @@ def layer_norms(past: Past) -> dict[str, float]:
     finally:
         rollback_step(step)
 
-def sample_losses(
-    past: Past,
-    most: int = 64,  # samples
-) -> tuple[int, list[float]]:
-    "Return the micro-batch of the next step with the highest loss of a sample, and the losses of its samples alone."
-    run = past.learner.run_state
-    step = begin_step(past.learner)
-    rollback_step(step)
-    window = run.current.window
-    found: list[list[float]] = []
-    for given in window:
-        n = infer_batch_size(given.batch)
-        if not n or len(window) * n > most: raise Unavailable("the batch is too large to take apart")
-        found.append([try_part(past, given, [row], n, lambda step: float(step.loss)) for row in range(n)])
-    k = max(range(len(found)), key=lambda k: max(found[k]))
-    return k, found[k]
+def losses_of(past: Past, data: Any, indexes: list[int]) -> dict[int, float]:
+    "Return the losses of samples after the present step of the copy, the highest first. Raise Unavailable if unknown."
+    try:
+        found = top_losses(past.learner, len(indexes), Subset(without_loader(data), indexes))
+    except Exception as error:
+        raise Unavailable(f"the losses of single samples cannot be told: {error}") from error
+    return {indexes[o.index]: o.loss for o in found}
 
 def describe_samples(past: Past) -> tuple[str, bool]:
     "Describe the samples of the next step with losses far above those of the others; return whether there are any."
+    run = past.learner.run_state
+    rollback_step(begin_step(past.learner))
+    window = run.current.window
     try:
-        k, losses = sample_losses(past)
+        indexes = [i for k in range(len(window)) for i in past.samples_of(window, k) or ()]
+        losses = losses_of(past, past.learner.train_dataset, indexes)
     except Unavailable as error:
         return f"its samples are unknown, since {error}", False
-    highest = max(losses)
+    if not losses: return "its samples have no numbers", False
+    highest, *others = losses.values()
     # of two samples, the other one
-    usual = median(np.sort(losses)[:max(len(losses) - 1, 1)])
-    far = [row for row, loss in enumerate(losses) if loss > max(5 * usual, highest / 10)]
+    usual = median(np.array(others or [highest]))
+    far = [str(i) for i, loss in losses.items() if loss > max(5 * usual, highest / 10)]
     if not far or 2 * len(far) > len(losses): return "no sample stands out in its batch", False
-    named = name_samples(past, past.learner.run_state.current.window, k, far, len(losses))
-    several = "up to " if len(far) > 1 else ""
+    which, several = ("samples", "up to ") if len(far) > 1 else ("sample", "")
     high, middle = format_value(highest), format_value(usual)
-    return f"the loss of {named} is {several}{high}, the median of the others in its batch {middle}", True
+    beside = f"the median of the others in its batch {middle}"
+    return f"the loss of {which} {names_in_short(far)} is {several}{high}, {beside}", True
 
-def describe_norms(before: dict[str, float], at: dict[str, float]) -> str:
-    "Describe the layer whose gradient has grown most."
-    ratios = {layer: at[layer] / norm for layer, norm in before.items() if norm > 0 and layer in at}
-    if not ratios: return ""
-    layer = max(ratios, key=lambda layer: ratios[layer])
-    return (
-        f"; the norm of the gradient grows most in {layer or 'the model'}, from {format_value(before[layer])} at the"
-        f" step before to {format_value(at[layer])}"
-    )
+def calmer(past: Past, first: int, parts: Sequence[float] = (2, 10)) -> list[dict[str, float]]:
+    "Return settings with which the steps up to one are smaller; `parts`: divisors of the rate."
+    rate = float(past.rates[past.steps == first][0]) if first in past.steps else float(past.rates[-1])
+    settings = [] if past.run.args.max_grad_norm else [{"max_grad_norm": 1.0}]
+    return settings + [{"lr": float(f"{rate / part:.2g}")} for part in parts if 1e-7 < rate / part < 10]
 
 def changes_before(past: Past, first: int) -> str:
     "Describe the rate at a step, and what was changed in the steps before it."
     rate = past.rates[past.steps == first]
-    at = range(max(first - 2 * BACK, 0), first)
-    made = [f"{change} at step {step}" for step in at for change in changes_at(past.run.history, step)]
+    changes = changes_between(past.run, first - 2 * BACK, first, lasting=True)
+    made = [f"{change} at step {step}" for step in changes for change in changes[step]]
     return f"the rate is {format_value(float(rate[0]))}{'; before it: ' + names_in_short(made) if made else ''}"
 
 @incident("losses that do not jump")
@@ -182,12 +229,15 @@ def losses_do_not_jump(past: Past) -> Finding | None:
     undone = without_change(past, early, first)
     # a hard sample in a small batch, of a run that nobody has changed
     if not undone and len(calm) and not calm[0] and highest < 2 * median(past.losses[:LEAST]): return None
-    norms = describe_norms(before, layer_norms(past))
-    rate = float(past.rates[past.steps == first][0])
-    settings = [] if past.run.args.max_grad_norm else [{"max_grad_norm": 1.0}]
-    settings += [{"lr": float(f"{rate / part:.2g}")} for part in (2, 10)]
-    tries = [*undone, skip, *(Try(early, setting) for setting in settings)]
-    tried, _ = next(tries_that_hold(past, tries, first, limit), (None, []))
+    at = layer_norms(past)
+    ratios = {layer: at[layer] / norm for layer, norm in before.items() if norm > 0 and layer in at}
+    norms = ""
+    if ratios:
+        layer = max(ratios, key=lambda layer: ratios[layer])
+        grown = f"{format_value(before[layer])} at the step before to {format_value(at[layer])}"
+        norms = f"; the norm of the gradient grows most in {layer or 'the model'}, from {grown}"
+    tries = [*undone, skip, *(Try(early, setting) for setting in calmer(past, first))]
+    tried, _ = next(tries_that_hold(past, tries, first + AFTER, limit), (None, []))
     do = (tried or skip).line
     if tried is not None:
         meaning = f"{tried.describe(past)}, the steps up to {first + AFTER} have no such loss"
@@ -225,22 +275,6 @@ def has_fallen(losses: np.ndarray) -> bool:
     start, *later = (losses[i:i + n] for i in range(0, len(losses) - n + 1, n))
     return is_lower(min(later, key=median), start, 0.001)
 
-def try_rates(past: Past, steps: int) -> float | None:
-    "Return the rate with which the loss falls most from the first step on, below that of the run; None without one."
-    until = time.monotonic() + past.seconds
-    peak = float(past.rates.max())
-    rates = [float(f"{peak * 10.0 ** k:.2g}") for k in (1, -1, 2, -2, 3, 4, 5)]
-    reached: dict[float, float] = {}
-    for rate in [rate for rate in rates if 1e-7 < rate <= 1]:
-        past.go_to(0)
-        change_settings(past.learner, {"learning_rate": rate})
-        losses: list[float] = []
-        while len(losses) < steps and time.monotonic() < until: losses.append(float(past.take().loss))
-        if len(losses) < steps: break
-        last = np.array(losses[-20:])
-        if np.isfinite(losses).all() and is_lower(last, past.losses[-STILL:], 0.05): reached[rate] = median(last)
-    return min(reached, key=lambda rate: reached[rate], default=None)
-
 @incident("losses that fall")
 def losses_fall(past: Past) -> Finding | None:
     losses = past.losses
@@ -273,30 +307,33 @@ def losses_fall(past: Past) -> Finding | None:
         if past.rates[-1] > past.rates[-2]:
             raise Unavailable("the learning rate still rises, so the loss may not have begun to fall")
         seen = f"{seen}; {changes_before(past, int(past.steps[-1]))}"
-        steps = min(len(losses), 3 * STILL)
-        rate = try_rates(past, steps)
-        if rate is None and len(losses) < LONG: return None
+        steps, peak = min(len(losses), 3 * STILL), float(past.rates.max())
+        rates = [float(f"{peak * 10.0 ** k:.2g}") for k in (1, -1, 2, -2, 3, 4, 5)]
+        tries = [Try(0, {"learning_rate": rate}) for rate in rates if 1e-7 < rate <= 1]
+        ends = ((each, np.array(tried[-20:])) for each, tried in tries_that_hold(past, tries, steps))
+        helps = [(median(end), each) for each, end in ends if is_lower(end, last, 0.05)]
+        if not helps and len(losses) < LONG: return None
         meaning = "no other rate was found that helps: data, loss function or model"
-        if rate is not None:
-            meaning = f"with learning_rate={rate:g} it falls within {steps} steps"
-            do = f"learn.reset(); learn.set(learning_rate={rate:g})"
+        if helps:
+            _, best = min(helps, key=lambda found: found[0])
+            meaning, do = f"{best.describe(past)} it falls within {steps} steps", best.line
     return Finding("warning", seen, meaning, do)
 
 # %% ../../nbs/08_diagnostics/14_incidents.ipynb #75f7f3f4
-def evaluated_losses(past: Past) -> dict[str, list[tuple[int, float]]]:
-    "Return the losses of evaluations with their steps, by name."
+def evaluated_values(past: Past) -> dict[str, list[tuple[int, float]]]:
+    "Return the losses and then the metrics of evaluations with their steps, by name."
     found: dict[str, list[tuple[int, float]]] = {}
     for event in past.run.history.events:
         if event["kind"] != "evaluate" or event["abandoned"]: continue
         for name, value in event["data"].items():
-            if not name.endswith("loss") or not isinstance(value, (int, float)): continue
+            if name.endswith(("time", "per_second", "epoch", "step")) or isinstance(value, bool) or not isinstance(value, (int, float)): continue
             found.setdefault(name, []).append((event["step"], float(value)))
-    return found
+    return dict(sorted(found.items(), key=lambda item: not item[0].endswith("loss")))
 
 @incident("evaluations that are finite")
 def evaluations_are_finite(past: Past) -> Finding | None:
     if first_lost_step(past) is not None: return None
-    for name, values in evaluated_losses(past).items():
+    for name, values in evaluated_values(past).items():
         step, value = next(((step, value) for step, value in values if not math.isfinite(value)), (0, 0.0))
         if math.isfinite(value): continue
         which = []
@@ -311,15 +348,6 @@ def evaluations_are_finite(past: Past) -> Finding | None:
         )
     return None
 
-def accuracy_of(seen: Evidence, loader: Iterable, most: int = 20) -> tuple[float, float, int]:
-    "Return the accuracy for some batches, the share of their commonest class, and the number of samples."
-    right, labels = [], []
-    for batch in islice(loader, most):
-        inputs, given = split_labels(batch, seen.learner.label_names)
-        right += (first_part(seen.predict(inputs)).argmax(-1) == given.cpu()).tolist()
-        labels += given.tolist()
-    return sum(right) / len(labels), max(map(labels.count, labels)) / len(labels), len(labels)
-
 @incident("what is learned holds for other samples")
 def learned_holds_for_others(past: Past) -> Finding | None:
     learner, seen = past.learner, Evidence(past.learner, past.seconds)
@@ -329,9 +357,14 @@ def learned_holds_for_others(past: Past) -> Finding | None:
     past.go_to(past.run.state.global_step)
     class_labels(seen)
     if seen.outputs.labels.ndim != 1: raise Unavailable("the samples have no class")
+    found = []
     with unchanged_data(learner):
-        loaders = without_workers(learner.get_train_dataloader()), without_workers(learner.get_eval_dataloader())
-        (known, usual, n), (other, most, others) = (accuracy_of(seen, loader) for loader in loaders)
+        for loader in (learner.get_train_dataloader(), learner.get_eval_dataloader()):
+            batches = [split_labels(batch, learner.label_names) for batch in islice(without_workers(loader), 20)]
+            right = torch.cat([first_part(seen.predict(x)).argmax(-1) == y.cpu() for x, y in batches])
+            share = torch.cat([y for _, y in batches]).cpu().unique(return_counts=True)[1].max() / len(right)
+            found.append((float(right.float().mean()), float(share), len(right)))
+    (known, usual, n), (other, most, others) = found
     # two standard errors of what is learned, and one of what is not
     if others < 40 or known < usual + 1 / math.sqrt(n) or other > most + 0.5 / math.sqrt(others): return None
     return Finding(
@@ -341,26 +374,51 @@ def learned_holds_for_others(past: Past) -> Finding | None:
         " another mapping of labels, or inputs made in another way", "learn.show_batch() of both sets",
     )
 
+def risen_samples(past: Past, steps: tuple[int, int], name: str, most: int = 500) -> str:
+    "Describe the samples of the evaluation of a value whose losses are most above those of an earlier step."
+    data = past.learner.eval_dataset
+    if isinstance(data, dict): data = next((data[key] for key in data if name.startswith(f"eval_{key}_")), None)
+    data, found = without_loader(data), []
+    if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"): return ""
+    for step in steps:
+        past.go_to(step)
+        found.append(losses_of(past, data, [*range(min(len(data), most))]))
+    rise = {i: loss - found[0][i] for i, loss in found[1].items() if i in found[0]}
+    risen = sorted(rise, key=lambda i: -rise[i])[:3]
+    first, last = (format_value(losses[risen[0]]) for losses in found)
+    return f"; the losses of samples {', '.join(map(str, risen))} have risen most, the first from {first} to {last}"
+
 @incident("evaluations that do not rise")
 def evaluations_do_not_rise(past: Past) -> Finding | None:
-    for name, values in evaluated_losses(past).items():
-        losses = np.array([value for _, value in values])
+    for name, values in evaluated_values(past).items():
+        steps = [step for step, _ in values]
+        is_low = sounds_lower_better(name)
+        losses = np.array([value if is_low else -value for _, value in values])
         if len(losses) < 4 or not np.isfinite(losses).all(): continue
-        best = int(losses.argmin())
-        after, low = losses[best + 1:], float(losses[best])
+        k = int(losses.argmin())
+        after, low = losses[k + 1:], float(losses[k])
         # by how much it falls or rises from one evaluation to the next
-        noise = median(np.abs(np.diff(losses[:best + 1]))) if best > 1 else 0.0
-        least = max(0.1 * abs(low), 0.1 * (losses[0] - low), noise if best > 3 else 0.0)
+        noise = median(np.abs(np.diff(losses[:k + 1]))) if k > 1 else 0.0
+        least = max(0.1 * abs(low), 0.1 * (losses[0] - low), noise if k > 3 else 0.0)
         if len(after) < 3 or min(after[-3:]) - low <= least: continue
-        step = values[best][0]
-        training = [past.losses[(past.steps > at - 20) & (past.steps <= at)] for at in (step, values[-1][0])]
+        step = steps[k]
+        training = [past.losses[(past.steps > at - 20) & (past.steps <= at)] for at in (step, steps[-1])]
         if not all(map(len, training)) or training[1].mean() > training[0].mean(): continue
-        past.go_to(step, f"{name} was lowest at step {step}, and ")
+        best, last = (format_value(values[i][1]) for i in (k, -1))
+        seen = f"{name} was {best} at step {step}, its {'lowest' if is_low else 'highest'} value, and is {last} at the end"
+        falls = " to ".join(format_value(float(part.mean())) for part in training)
+        made = changes_between(past.run, step, steps[k + 1], lasting=True)
+        past.go_to(step, f"{seen}, and ")
+        seen = f"{seen}; the training loss went on from {falls}{risen_samples(past, (step, steps[-1]), name)}"
+        if made:
+            first, stays = min(made), not changes_between(past.run, min(made), min(made) + 1)
+            again = f"learn.rewind(to={first}), then learn.{made[first][0]} = ... as before"
+            return Finding(
+                "warning", seen, f"the evaluation drifts away since {names_in_short(made[first])} was changed at step"
+                f" {first}: what is trained since then is not what is evaluated", again if stays else Try(max(first - 1, 0)).line,
+            )
         return Finding(
-            "warning",
-            f"{name} was {format_value(low)} at step {step}, its lowest value, and is"
-            f" {format_value(float(losses[-1]))} at step {values[-1][0]}; the training loss went on from"
-            f" {format_value(float(training[0].mean()))} to {format_value(float(training[1].mean()))}",
+            "warning", seen,
             "overfitting: the model learns the samples by heart; more data, augmentation, weight_decay or fewer epochs",
             f"learn.rewind(to={step}); learn.stop()",
         )

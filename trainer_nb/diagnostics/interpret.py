@@ -23,6 +23,7 @@ from ..data.collate import infer_batch_size, map_tensors, shallow_copy_batch
 from ..data.loader import ResumableLoader
 from ..data.sampling import Cursor
 from ..device.accelerator import unwrap
+from .tensor_stats import select_rows
 from ..display.svg import HtmlDisplay, image_grid, matrix_table, waveform_svg
 from ..display.tables import Table, escape_html, format_value, html_table, to_frame
 from ..engine.evaluate import EvalBatches, eval_dataloader, evaluation_mode
@@ -56,19 +57,15 @@ def get_eval_loader(
     return loader, own[dataset] if isinstance(dataset, str) else dataset
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #9ce15673
-def _dataset_class_names(dataset: object, keys: Iterable[str]) -> list[str]:
-    "Return the names that a data set has for its classes; empty if it has none."
-    features = getattr(dataset, "features", None)
-    classes = getattr(dataset, "classes", None)
-    candidates = []
-    if isinstance(features, Mapping): candidates += [getattr(features.get(k), "names", None) for k in [*keys, *features]]
-    if isinstance(classes, (list, tuple)): candidates.append(classes)
-    return [str(name) for name in next(filter(None, candidates), ())]
-
 def class_names(learner: TrainerBase, dataset: object) -> list[str]:
     "Return the names of the classes from a data set or the model; empty if neither has any."
     for _ in range(9):   # nested Subsets
-        if names := _dataset_class_names(dataset, [*learner.label_names, "label", "labels"]): return names
+        features, classes = getattr(dataset, "features", None), getattr(dataset, "classes", None)
+        candidates = [classes] if isinstance(classes, (list, tuple)) else []
+        if isinstance(features, Mapping):
+            keys = [*learner.label_names, "label", "labels", *features]
+            candidates = [*(getattr(features.get(key), "names", None) for key in keys), *candidates]
+        if names := next(filter(None, candidates), ()): return [str(name) for name in names]
         dataset = getattr(dataset, "dataset", None)
     named = getattr(getattr(learner.model, "config", None), "id2label", None) or {}
     # LABEL_0 is the placeholder of transformers for a missing name
@@ -143,20 +140,14 @@ def get_first_batch(
             return window[0].batch if window else None
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #465406ae
-def _tensor_row(name: str, tensor: torch.Tensor) -> dict[str, str]:
-    "Describe a tensor by its shape, dtype and first values."
-    values = ", ".join(format_value(v) if isinstance(v, float) else str(v) for v in tensor.detach().flatten()[:5].tolist())
-    if tensor.numel() > 5: values += ", …"
-    return {
-        "key": name,
-        "shape": str(tuple(tensor.shape)),
-        "type": str(tensor.dtype).removeprefix("torch."),
-        "first values": values,
-    }
-
 def shape_rows(batch: object) -> list[dict[str, str]]:
-    "Return a row for each tensor of a batch."
-    return [_tensor_row(k, t) for k, t in collect_tensors(batch).items()]
+    "Return a row for each tensor of a batch: its shape, dtype and first values."
+    rows = []
+    for name, t in collect_tensors(batch).items():
+        values = [format_value(v) if isinstance(v, float) else str(v) for v in t.detach().flatten()[:5].tolist()]
+        shown = ", ".join(values + ["…"] * (t.numel() > 5))
+        rows.append({"key": name, "shape": str(tuple(t.shape)), "type": str(t.dtype)[6:], "first values": shown})
+    return rows
 
 def decode_texts(
     batch: object,
@@ -316,14 +307,6 @@ def formula_losses(
     return squares.flatten(1).mean(1) if labels.ndim > 1 else squares
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #44d5ee3c
-def select_example(
-    batch: Any,
-    i: int,
-    n: int,  # number of samples in the batch
-) -> Any:
-    "Return example `i` of a batch as a batch of one."
-    return map_tensors(batch, lambda t: t[i:i + 1] if t.ndim and len(t) == n else t)
-
 def single_example_loss(
     learner: TrainerBase,
     batch: Any,  # is not reused afterwards
@@ -368,7 +351,7 @@ def make_top_loss(
     labels: Any,  # of the batch
 ) -> TopLoss:
     "Extract example `i` of a batch."
-    inputs = map_tensors(select_example(batch, i, n), lambda t: t.detach().cpu().clone())
+    inputs = map_tensors(select_rows(batch, slice(i, i + 1), n), lambda t: t.detach().cpu().clone())
     def select(t: Any) -> Any: return t[i] if isinstance(t, torch.Tensor) and t.ndim and len(t) == n else None
     guess = select(predicted)
     right = select(labels)
@@ -392,19 +375,6 @@ def _masked_examples(labels: object, n: int) -> set[int]:
         return set()
     return set(torch.where((labels.reshape(n, -1) == -100).all(1))[0].tolist())
 
-def _example_losses(
-    learner: TrainerBase,
-    batch: Any,
-    n: int,  # number of samples in the batch
-    predicted: Any,
-    labels: Any,
-    by_formula: bool,
-) -> list[float] | None:
-    "Return the loss of each example, by formula or one by one; None if the formula does not apply."
-    if not by_formula: return [single_example_loss(learner, select_example(batch, i, n)) for i in range(n)]
-    losses = formula_losses(predicted, labels)
-    return None if losses is None or len(losses) != n else losses.tolist()
-
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #df0880f3
 def find_worst(learner: TrainerBase, loader: Iterable, k: int, by_formula: bool) -> list[TopLoss] | None:
     "Return the `k` examples with the largest loss; None if the formula differs from the learner's loss."
@@ -416,12 +386,13 @@ def find_worst(learner: TrainerBase, loader: Iterable, k: int, by_formula: bool)
                 f"top_losses cannot separate the examples of a batch: {n} examples became a batch of "
                 f"{infer_batch_size(batch)}. Use a data_collator that keeps them."
             )
-        losses = _example_losses(learner, batch, n, predicted, labels, by_formula)
-        if losses is None: return None
+        known = formula_losses(predicted, labels) if by_formula else None
+        if by_formula and (known is None or len(known) != n): return None
+        examples = (select_rows(batch, slice(i, i + 1), n) for i in range(n))
+        losses = [single_example_loss(learner, each) for each in examples] if known is None else known.tolist()
         if by_formula and not seen:
             # the first examples show whether the formula is the learner's loss
-            first = range(min(4, n))
-            if not all(_formula_matches(learner, select_example(batch, i, n), losses[i]) for i in first): return None
+            if not all(_formula_matches(learner, *pair) for pair in zip(examples, losses[:4])): return None
         skip = _masked_examples(labels, n)
         order = sorted((i for i in range(n) if i not in skip), key=lambda i: -loss_sort_key(losses[i]))[:k]
         worst += [make_top_loss(batch, i, n, seen + i, losses[i], predicted, labels) for i in order]

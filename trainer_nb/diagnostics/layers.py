@@ -9,24 +9,23 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
 from ..core.errors import InvalidOperation, short_repr, suggest_names
-from ..core.seeding import SEED_FORWARD, mix_seed, preserve_generators, seed_all
-from ..data.collate import infer_batch_size, map_tensors
+from ..core.seeding import preserve_generators
+from ..data.collate import infer_batch_size
 from ..data.loader import MicroBatch
-from ..device.accelerator import unwrap
 from ..device.sharding import is_strategy_tensor
 from ..device.strategy import module_class, require_gradients
 from ..device.weight_storage import is_read_only, weight_shape
 from .debug_step import DebugStep, capture_editable_tensors
 from .interpret import get_first_batch
 from .isolated import begin_step, isolated_training
-from .tensor_stats import BINS, Begun, Moments, NoiseScale, begin_output, begin_stats
+from .tensor_stats import BINS, Moments, NoiseScale, begin_output, begin_stats
 from .tensor_stats import combine_moments, compute_histograms, compute_moments
 from .tensor_stats import compute_norms, compute_outputs, measure_noise_scale, rebin_shares
 from ..display.charts import Chart, PanelDisplay
@@ -36,9 +35,9 @@ from ..engine.evaluate import evaluation_mode
 from ..engine.loss import call_model, model_arguments
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare_model
-from ..engine.rollback import AdaptiveBackup, FullBackup
+from ..engine.rollback import FullBackup
 from ..engine.dataloaders import defining_package
-from ..engine.run_state import RunState, record_act, run_modules
+from ..engine.run_state import RunState, record_act
 from ..engine.training_modes import hold_eval_mode
 from ..optim.extra_optimizers import TARGET_GROUP_KEYS
 from ..optim.optimizers import layer_groups, optimizer_groups, refuse_regrouping
@@ -70,14 +69,15 @@ def own_parameters(
 @contextmanager
 def measure_outputs(
     layers: Mapping[str, nn.Module],  # by name
-) -> Iterator[dict[str, Begun]]:
-    "Measure the outputs of layers within the block; yield a dict of what is begun by name, of the last call."
+    measure: Callable[[nn.Module, Any], Any] = begin_output,  # of a layer and its output; None: nothing
+) -> Iterator[dict[str, Any]]:
+    "Measure the outputs of layers within the block; yield a dict of what is found by name, of the last call."
     found = {}
     hooks = []
     def measured(name: str):
         def hook(module: torch.nn.Module, inputs: tuple, out: object):
             with torch.no_grad():
-                begun = begin_output(module, out)
+                begun = measure(module, out)
                 if begun is not None: found[name] = begun
         return hook
     try:
@@ -450,7 +450,12 @@ def inspect_next_step(
         step.complete_gradients()
         vars(run.args)["max_grad_norm"] = limit
         layers = measure_layers(run, outputs)
-        words = describe_clipping(run, step.norm)
+        norm, words = float(step.norm), []
+        if 0 < run.args.max_grad_norm < norm:
+            words.append(
+                f"The gradients were clipped: their norm was {format_value(norm)}, and max_grad_norm is"
+                f" {format_value(float(run.args.max_grad_norm))}. The report shows them after clipping."
+            )
         if spreads and limit:
             words.append(
                 "The gradients of some layers are not finite. The report shows all of them without clipping, which would"
@@ -479,75 +484,31 @@ def would_spread(run: RunState) -> bool:
     is_finite = not largest or bool(torch.isfinite(torch.stack(largest)).all())
     return not all(run.device.world.all_gather_object(is_finite))
 
-def describe_clipping(run: RunState, norm: float | torch.Tensor) -> list[str]:
-    "Return a sentence if the gradients were clipped."
-    norm = float(norm)
-    limit = run.args.max_grad_norm
-    if not 0 < limit < norm: return []
-    limits = format_value(norm), format_value(float(limit))
-    return [
-        f"The gradients were clipped: their norm was {limits[0]}, and max_grad_norm is {limits[1]}. The report shows them"
-        " after clipping."
-    ]
-
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #93b0ccb2
 def inspect_open_step(learner: TrainerBase, debug: DebugStep) -> LayerReport:
-    "Measure the layers at the open debug step."
+    "Measure weights and gradients at the open debug step."
     run = learner.run_state
-    k = max(debug._step.num_done - 1, 0)
-    words = (
-        []
-        if any(p.grad is not None for p in run.params)
-        else ["There are no gradients yet: backward() of this step has not been called."]
-    )
+    words = ["Outputs are measured without an open step: abort() or update() this one first."]
+    if all(p.grad is None for p in run.params):
+        words.append("There are no gradients yet: backward() of this step has not been called.")
     norm = getattr(debug._step, "norm", None)
     if run.args.max_grad_norm and norm is not None and not math.isfinite(norm):
         words.append(
             "Clipping has divided all gradients by their norm, which is not finite. After abort(), inspect() shows which"
             " of them were not finite before."
         )
-    if debug._loss is not None:
-        words.append(
-            "Outputs are not measured between forward() and backward(), which needs what the forward pass has left."
-        )
     with run.interrupts, preserve_generators(), run.device.activated():
         before = capture_editable_tensors(run)
         copies = None if debug._loss is not None else FullBackup(run)
-        if copies is not None:
-            copies.keep()
-        outputs = {} if debug._loss is not None else replay_outputs(learner, k)
-        middle = [p._version for p in run.params]
-        layers = measure_layers(run, outputs)
-        if copies is not None and middle != [p._version for p in run.params]:
+        if copies is not None: copies.keep()
+        layers = measure_layers(run, {})
+        if copies is not None and before != capture_editable_tensors(run):
             # an optimizer with its own references has moved the weights
             copies.put_back()
-        # restoring does not count as a change by hand
-        then = debug._touched
-        if then is not None:
-            debug._touched = {
-                name: now if then[name] == before[name] else then[name]
-                for name, now in capture_editable_tensors(run).items()
-            }
+            # restoring does not count as a change by hand
+            then, now = debug._touched, capture_editable_tensors(run)
+            if then is not None: debug._touched = {k: now[k] if then[k] == before[k] else then[k] for k in now}
         return LayerReport(layers, run.state.global_step + 1, words)
-
-def replay_outputs(
-    learner: TrainerBase,
-    k: int,  # index of the micro-batch
-) -> dict:
-    "Run a micro-batch of the open step again and return the measured outputs."
-    # everything that a forward pass in training may change
-    run = learner.run_state
-    backup = AdaptiveBackup(run_modules(learner.run_state))
-    backup.keep()
-    try:
-        seed_all(mix_seed(run.args.seed, SEED_FORWARD, run.state.global_step, k))
-        # a model may write to its input
-        given, _ = model_arguments(learner, learner._prepare_inputs(map_tensors(run.current.window[k].batch, torch.clone)))
-        with torch.no_grad(), measure_outputs(named_layers(run.model)) as outputs:
-            call_model(unwrap(run.wrapped_model), given)
-    finally:
-        backup.put_back()
-    return outputs
 
 def inspect_layers(
     learner: TrainerBase,
@@ -658,24 +619,16 @@ def measure_output_shapes(learner: TrainerBase) -> dict[str, tuple[int, ...]]:
     "Return the output shape of each layer for the first training batch; empty without one."
     batch = None if learner.train_dataset is None else get_first_batch(learner)
     if batch is None: return {}
-    shapes = {}
-    hooks = []
-    def hook_of(name: str) -> Callable:
-        def hook(module: nn.Module, inputs: tuple, out: object):
-            if isinstance(out, torch.Tensor): shapes[name] = tuple(out.shape)
-        return hook
+    def shape_of(module: nn.Module, out: object): return tuple(out.shape) if isinstance(out, torch.Tensor) else None
     try:
-        with evaluation_mode(learner) as run, torch.no_grad():
-            hooks = [m.register_forward_hook(hook_of(n)) for n, m in learner.model.named_modules()]
+        layers = dict(learner.model.named_modules())
+        with evaluation_mode(learner) as run, torch.no_grad(), measure_outputs(layers, shape_of) as shapes:
             given, _ = model_arguments(learner, learner._prepare_inputs(batch))
             call_model(run.model, given)
     except (TypeError, ValueError):
         # trainers of other packages may call the model with other inputs than a batch
         if defining_package(learner) is None: raise
         return {}
-    finally:
-        for h in hooks:
-            h.remove()
     return shapes
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #6d7d2553

@@ -226,13 +226,6 @@ class MemoryPlan(TitledTable):
     peak = between = 0
     def _cells(self, row: dict) -> dict: return {k: v if isinstance(v, str) else format_bytes(v) for k, v in row.items()}
 
-def describe_room(peak: int) -> str:
-    "Return a sentence about the memory of this machine's GPU; an empty text without one."
-    if not torch.cuda.is_available(): return ""
-    free, _ = torch.cuda.mem_get_info()
-    room = free + torch.cuda.memory_reserved()
-    return f" This GPU has {format_bytes(room)} for it{'' if peak < room else ', which is too little'}."
-
 def check_plannable(learner: TrainerBase):
     "Raise InvalidOperation for a run whose memory does not follow from the shapes of one process."
     args = learner.args
@@ -300,12 +293,16 @@ def plan_memory(
     ]
     gradients = sum(p.nbytes for p in learner.model.parameters() if p.requires_grad)
     each = max(tracker.peak - between.total() - gradients, 0) // samples
+    room = ""
+    if torch.cuda.is_available():
+        there = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
+        room = f" This GPU has {format_bytes(there)} for it{'' if tracker.peak < there else ', which is too little'}."
     plan = MemoryPlan(rows)
     plan.peak, plan.between = tracker.peak, between.total()
     plan.title = (
         f"A step with micro-batches of {samples} takes {format_bytes(plan.peak)} of a GPU at its peak, in the"
         f" {tracker.peak_stage}, and {format_bytes(plan.between)} stay between two steps. Each further sample takes about"
-        f" {format_bytes(each)}.{describe_room(plan.peak)}"
+        f" {format_bytes(each)}.{room}"
     )
     return plan
 

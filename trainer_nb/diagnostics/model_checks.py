@@ -18,6 +18,8 @@ from ..device.weight_storage import has_adapters, is_read_only
 from .data_checks import share_equal, shifts_labels, token_batch, token_labels
 from .evidence import Evidence, Finding, Unavailable, check, names_in_short
 from .interpret import collect_tensors, first_part
+from .layers import measure_outputs
+from .tensor_stats import Firing
 from ..display.tables import format_value
 from ..engine.dataloaders import is_overridden
 from ..state.model_files import adapter_names, adapter_state_keys
@@ -258,12 +260,9 @@ def last_layer_is_trained(seen: Evidence) -> Finding | None:
     frozen = [not any(p.requires_grad for p in layers[name].parameters(False)) for name in called]
     if not called or not frozen[-1] or all(frozen): return None
     # a teacher gets no gradients from the loss
-    through: list[bool] = []
-    def look(module: nn.Module, given: Any, output: Any) -> None:
-        "Note whether the loss could pass gradients through the layer."
-        through.append(any(t.requires_grad for t in collect_tensors(output).values()))
-    with layers[called[-1]].register_forward_hook(look): seen.predict(seen.outputs.batch, grad=True)
-    if not any(through): return None
+    def passes(layer: nn.Module, out: Any) -> bool: return any(t.requires_grad for t in collect_tensors(out).values())
+    with measure_outputs({"last": layers[called[-1]]}, passes) as through: seen.predict(seen.outputs.batch, grad=True)
+    if not through.get("last"): return None
     return Finding(
         "warning", f"the last layer that forward calls, {called[-1]}, is frozen, and earlier ones are trained",
         "usually it is the other way round: the head is new and has to learn most",
@@ -337,12 +336,12 @@ def adapters_are_saved(seen: Evidence) -> Finding | None:
 
 @check("living units")
 def living_units(seen: Evidence) -> Finding | None:
-    activations = ("ReLU", "ReLU6", "LeakyReLU", "GELU", "SiLU")
-    dead = [o for o in seen.first_step.layers if o.dead >= 0.9 and o.kind in activations]
-    if not dead: return None
+    with Firing(seen.learner.model) as firing: seen.predict(seen.outputs.batch)
+    layer, share = firing.most_dead()
+    if share < 0.9: return None
     return Finding(
         "error",
-        f"{dead[0].dead:.0%} of the units of {dead[0].name} ({dead[0].kind}) give the same output for all samples",
+        f"{share:.0%} of the units behind {layer} give the same output for all samples",
         "a dead unit gets no gradient, and stays dead",
         "use smaller weights or another initialization before it, and normalized inputs",
     )

@@ -8,24 +8,23 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from ..data.collate import map_tensors
 from ..data.loader import MicroBatch
 from ..data.sources import MapSource
-from .evidence import names_in_short
-from .evidence import Unavailable
+from .evidence import Unavailable, names_in_short
 from .isolated import SHARED_FIELDS, begin_next_epoch, begin_step
+from .tensor_stats import select_rows
 from .trace import is_finite, reach
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from ..engine.snapshot import restore_fields, restore_values
 from ..engine.snapshot_fields import FIELD_KEEPERS
 from ..engine.step import Step, StepResult, rollback_step, take_step
-from ..state.rewind import repeat_act, require_base_snapshot
-from ..state.rewind_buffer import repeated_acts
+from ..state.rewind import changes_at, repeat_act, require_base_snapshot
+from ..state.rewind_buffer import LASTING_ACTS, repeated_acts
 
 # %% ../../nbs/08_diagnostics/12_past.ipynb #0d2c5fb7
 class Past:
@@ -50,10 +49,13 @@ class Past:
         self.norms = np.where(unknown & 2, 0.0, norms)
         # of the run; the copy shares its model, and has other weights later
         self.lost_weights = lost_weights(run)
+        self.is_present = True   # the copy has not been elsewhere yet
 
     def go_to(self, step: int, seen: str = "") -> None:
         "Bring the copy to the state after a step. Raise Unavailable if no snapshot leads there."
         learner, copy = self.learner, self.learner.run_state
+        if self.is_present and step == copy.state.global_step: return
+        self.is_present = False
         # snapshots are those of the run itself
         learner.run_state = self.run
         try:
@@ -91,6 +93,20 @@ class Past:
         return None if part is None else list(part.mine)
 
 # %% ../../nbs/08_diagnostics/12_past.ipynb #a7855822
+def changes_between(
+    run: RunState,
+    first: int, end: int,  # steps from one on and before the other
+    lasting: bool = False,  # also parts that were replaced, which going back leaves in use
+) -> dict[int, list[str]]:
+    "Describe what was changed by hand or by a verb, by step."
+    found = {}
+    for e in run.history.events:
+        if not first <= e["step"] < end or e["abandoned"]: continue
+        replaced = [e["kind"]] if lasting and e["kind"] in LASTING_ACTS else []
+        changes = [*changes_at(run.history, e["step"]), *found.get(e["step"], []), *replaced]
+        if changes: found[e["step"]] = [*dict.fromkeys(changes)]
+    return found
+
 def lost_weights(run: RunState) -> list[str]:
     "Return the names of the weights and buffers that are not finite."
     # a buffer may hold infinities on purpose, as a mask does
@@ -108,11 +124,6 @@ def first_lost_step(past: Past) -> int | None:
 # %% ../../nbs/08_diagnostics/12_past.ipynb #039ef920
 Looked = TypeVar("Looked")
 
-def part_of(batch: Any, rows: list[int], n: int) -> Any:
-    "Return a batch with some of its n samples; a single one is there twice, since a batch norm needs two."
-    rows = rows if len(rows) > 1 else rows * 2
-    return map_tensors(batch, lambda t: t[rows] if t.ndim and len(t) == n else t)
-
 def try_part(
     past: Past,
     given: MicroBatch,  # of the next step
@@ -123,7 +134,9 @@ def try_part(
     "Take the next step with some samples only, up to its update; return what `look` finds. Raise Unavailable if the model fails."
     run = past.learner.run_state
     window = run.current.window
-    run.current.window = [given._replace(batch=part_of(given.batch, rows, n), samples=len(rows))]
+    # a batch norm needs two
+    part = select_rows(given.batch, rows if len(rows) > 1 else rows * 2, n)
+    run.current.window = [given._replace(batch=part, samples=len(rows))]
     try:
         step = begin_step(past.learner)
         try:

@@ -18,7 +18,8 @@ from ..core.seeding import preserve_generators
 from ..data.collate import infer_batch_size, map_tensors
 from .interpret import DatasetOrName, class_name, class_names, decode_texts, example_rows
 from .interpret import find_images, first_part, get_eval_loader, is_classification, is_image
-from .interpret import iterate_predictions, select_example, unchanged_data
+from .interpret import iterate_predictions, unchanged_data
+from .tensor_stats import select_rows
 from ..display.svg import image_grid
 from ..display.tables import Table, escape_html, format_value, html_table, text_table, to_frame
 from ..engine.evaluate import evaluation_mode, is_picture
@@ -100,10 +101,9 @@ def _sample_results(
     if _is_mask(predicted, labels): predicted = predicted.argmax(1)
     classified = is_classification(predicted, labels)
     def of(t: Any, i: int) -> Any: return t[i] if isinstance(t, torch.Tensor) and t.ndim and len(t) == n else None
-    def inputs(i: int) -> Any: return map_tensors(select_example(batch, i, n), lambda t: t.detach().cpu().clone())
     found = []
     for i in range(n):
-        sample = inputs(i)
+        sample = map_tensors(select_rows(batch, slice(i, i + 1), n), lambda t: t.detach().cpu().clone())
         text = next(iter(decode_texts(sample, learner.processing_class, 1)), None)
         found.append(Result(start + i, *_outcome(learner, of(predicted, i), of(labels, i), classified, names), text, sample))
     return found
@@ -193,10 +193,6 @@ def show_results(
     return found
 
 # %% ../../nbs/08_diagnostics/06_results.ipynb #f19c0010
-def _first_of_batch(encoded: Mapping[str, Any]) -> dict[str, Any]:
-    "Return the only sample of a batch that a processor has made."
-    return {name: value[0] if isinstance(value, (torch.Tensor, np.ndarray, list)) else value for name, value in encoded.items()}
-
 def _find_transform(data: Any) -> Any:
     "Return the function with which a data set makes inputs from pictures, as torchvision's data sets; None without."
     for _ in range(9):   # nested Subsets
@@ -229,7 +225,8 @@ def complete_sample(learner: TrainerBase, sample: Any, first: Any) -> Any:
         if transform is not None:
             sample = transform(sample)
         elif processor is not None:
-            return _first_of_batch(processor(images=sample, return_tensors="pt"))
+            made = processor(images=sample, return_tensors="pt").items()
+            return {name: v[0] if isinstance(v, (torch.Tensor, np.ndarray, list)) else v for name, v in made}
         else:
             raise TypeError(
                 "predict_one() of a picture needs an image processor as the Learner's processing_class=, or an evaluation"
@@ -287,18 +284,16 @@ class Prediction(NamedTuple):
         title = f'<div style="margin:2px 0 4px">{escape_html(self._title())}</div>'
         return title + (html_table(self._rows()) if self._rows() else "")
 
-def _is_class_number(label: object) -> bool:
-    "Return whether the label of a sample is the number of a class."
-    if isinstance(label, (bool, int, np.integer)): return True
-    return isinstance(label, torch.Tensor) and label.numel() == 1 and not label.is_floating_point()
-
 def _classifies(learner: TrainerBase, predicted: Any, label: Any, names: Sequence[str], first: Any) -> bool:
     "Return whether a prediction has a column for each class; without a label, as the first sample of the data has one."
     if not isinstance(predicted, torch.Tensor) or predicted.ndim != 1 or len(predicted) < 2: return False
     if isinstance(label, torch.Tensor): return not label.ndim and not label.is_floating_point()
     known = None if first is None or is_single_input(first) else split_labels(first, learner.label_names)[1]
-    # the first of several labels, as in an evaluation
-    if known is not None: return _is_class_number(known[0] if isinstance(known, tuple) else known)
+    if known is not None:
+        # the first of several labels, as in an evaluation
+        known = known[0] if isinstance(known, tuple) else known
+        if isinstance(known, torch.Tensor): return known.numel() == 1 and not known.is_floating_point()
+        return isinstance(known, (bool, int, np.integer))
     kind = getattr(getattr(learner.model, "config", None), "problem_type", None)
     return len(names) == len(predicted) and kind != "multi_label_classification"
 

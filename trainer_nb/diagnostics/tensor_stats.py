@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from ..data.collate import map_tensors
 from ..data.loader import MicroBatch
@@ -166,6 +168,53 @@ def units_last(
     if t.ndim > 2 and (t.ndim > 3 if channels_first is None else channels_first): t = t.movedim(1, -1)
     return t.reshape(-1, t.shape[-1])
 
+class Located(TorchFunctionMode):
+    "Know the layer of a model in which an operation is called, in the block."
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        # layers whose forward runs, outermost first, and the one that has run last
+        self.path: list[str] = [""]
+        self.last = ""
+        self.hooks = []
+        for name, module in model.named_modules():
+            described = f"{name or 'the model'} ({type(module).__name__})"
+            self.hooks.append(module.register_forward_pre_hook(partial(self.enter_layer, described), prepend=True))
+            self.hooks.append(module.register_forward_hook(self.leave_layer, always_call=True))
+
+    def __exit__(self, *error: object):
+        for hook in self.hooks: hook.remove()
+        return super().__exit__(*error)
+
+    def enter_layer(self, described: str, module: nn.Module, inputs: tuple) -> None: self.path.append(described)
+    def leave_layer(self, module: nn.Module, inputs: tuple, out: Any) -> None: self.last = self.path.pop()
+
+ACTIVATIONS = frozenset(("relu", "relu6", "gelu", "silu"))
+
+class Firing(Located):
+    "Find the ranges of the units of activations, over all calls in the block, by the layers before them."
+    def __init__(self, model: nn.Module):
+        super().__init__(model)
+        self.ranges: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None):
+        out = func(*args, **(kwargs or {}))
+        if getattr(func, "__name__", "").strip("_") in ACTIVATIONS and out.ndim > 1:
+            low, high = torch.aminmax(units_last(out.detach()), dim=0)
+            before = self.ranges.get(self.last, (low, high))
+            if before[0].shape == low.shape:
+                self.ranges[self.last] = torch.minimum(low, before[0]), torch.maximum(high, before[1])
+        return out
+
+    def dead(self, layer: str) -> torch.Tensor:
+        "Return which units behind a layer give the same output each time."
+        low, high = self.ranges[layer]
+        return high - low <= DEAD_TOLERANCE * torch.maximum(low.abs(), high.abs()).max()
+
+    def most_dead(self) -> tuple[str, float]:
+        "Return the layer with the largest share of dead units behind it, and the share; 0 without activations."
+        shares = {layer: float(self.dead(layer).float().mean()) for layer in self.ranges}
+        return max(shares.items(), key=lambda item: item[1], default=("", 0.0))
+
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #11f1a015
 ACTIVATION_RANGES = {
     nn.Tanh: (-1.0, 1.0),
@@ -249,6 +298,10 @@ def estimate_noise_scale(of_parts: list, of_whole: float, part: int) -> NoiseSca
     return NoiseScale(max(noise, 0.0) / signal if signal > 0 else math.inf, B, part)
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #07b98239
+def select_rows(batch: Any, rows: slice | list[int], n: int) -> Any:
+    "Return a batch with some of its n samples."
+    return map_tensors(batch, lambda t: t[rows] if t.ndim and len(t) == n else t)
+
 def split_window(
     window: list,  # micro-batches of a step
     most: int = 4,
@@ -260,8 +313,8 @@ def split_window(
     n = fetched.samples
     k = max(min(most, fetched.samples // 2), 1)
     size = n // k
-    def cut(i): return map_tensors(fetched.batch, lambda t: t[i * size:(i + 1) * size] if t.ndim and len(t) == n else t)
-    return [MicroBatch(cut(i), size, fetched.after) for i in range(k)]
+    parts = [select_rows(fetched.batch, slice(i * size, (i + 1) * size), n) for i in range(k)]
+    return [MicroBatch(part, size, fetched.after) for part in parts]
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #603c8f90
 # call inside isolated_training; also None if the batch cannot be cut

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
-from .tensor_stats import dense_values
+from .tensor_stats import Located, dense_values
 from ..display.tables import format_value
 
 # %% ../../nbs/08_diagnostics/11_trace.ipynb #d56448f8
@@ -60,38 +59,25 @@ def writes_infinity(value: Any) -> bool:
     if isinstance(value, (tuple, list)): return any(map(writes_infinity, value))
     return isinstance(value, float) and math.isinf(value)
 
-class Tracer(TorchFunctionMode):
+class Tracer(Located):
     "Find where the first numbers that are not finite are made, in the block, for a step of a model."
     # properties of tensors, and what runs the backward pass
     unseen = frozenset(("__get__", "__set__", "backward", "grad", "register_hook", "requires_grad_"))
 
     def __init__(self, model: nn.Module):
-        super().__init__()
-        # layers whose forward runs, outermost first
-        self.path: list[str] = [""]
+        super().__init__(model)
         # tensors that are not finite, by id, and where that comes from; None: the code has written an infinity
         self.lost: dict[int, tuple[torch.Tensor, Origin | None]] = {}
         self.nodes: set[Any] = set()
         self.backward: Origin | None = None
         self.is_busy = False
-        self.hooks = []
-        for name, module in model.named_modules():
-            described = f"{name or 'the model'} ({type(module).__name__})"
-            self.hooks.append(module.register_forward_pre_hook(partial(self.enter_layer, described), prepend=True))
-            self.hooks.append(module.register_forward_hook(self.leave_layer, always_call=True))
-
-    def __exit__(self, *error: object):
-        for hook in self.hooks: hook.remove()
-        return super().__exit__(*error)
-
-    def enter_layer(self, described: str, module: nn.Module, inputs: tuple) -> None: self.path.append(described)
 
     def leave_layer(self, module: nn.Module, inputs: tuple, out: Any) -> None:
-        layer = self.path.pop()
+        super().leave_layer(module, inputs, out)
         # of operations that are not shown, as those of a kernel
         unknown = [t for t in tensors_in(out) if id(t) not in self.lost]
         self.is_busy = True
-        self.see(layer, type(module).__name__, [(t, reach(t)) for t in tensors_in(inputs)], unknown, False)
+        self.see(self.last, type(module).__name__, [(t, reach(t)) for t in tensors_in(inputs)], unknown, False)
         self.is_busy = False
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None):

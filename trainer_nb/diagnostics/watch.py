@@ -230,11 +230,6 @@ def watch_values(sampled: LayerSampler) -> torch.Tensor:
     parts += [sampled.found.get(name, unknown)[:, 1:2] for name in sampled.of_parameters]
     return torch.cat(parts, 1)
 
-def output_histograms(sampled: LayerSampler) -> tuple[list, torch.Tensor | None]:
-    "Return the names of the layers with an output, and their histograms, shape (layers, 41)."
-    if "histogram" not in sampled.names or not sampled.outputs: return [], None
-    return list(sampled.outputs), compute_histograms([begun.sample for begun, _ in sampled.outputs.values()])
-
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #572e6697
 # names of quantities, and functions
 Quantities = str | Callable | Iterable[str | Callable]
@@ -293,9 +288,10 @@ class Watch(TrainerCallback):
         header = {"kind": "watch", "layers": list(self.layers), "types": kinds, "columns": columns}
         if header["columns"]:
             history.readings.add(row, history.readings.table(header), watch_values(self.sampled))
-        names, shapes = output_histograms(self.sampled)
-        if shapes is not None:
-            history.readings.add(row, history.readings.table({"kind": "histogram", "layers": names}), shapes)
+        if "histogram" in self.sampled.names and self.sampled.outputs:
+            header = {"kind": "histogram", "layers": list(self.sampled.outputs)}
+            shapes = compute_histograms([begun.sample for begun, _ in self.sampled.outputs.values()])
+            history.readings.add(row, history.readings.table(header), shapes)
         self.forget()
 
     def on_exception(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
@@ -361,11 +357,6 @@ def read_watch_tables(history: History) -> list[WatchTable]:
         tables.append(WatchTable(header["kind"], layers, columns, kept_rows, steps[kept_rows], numbers))
     return tables
 
-def watched_types(history: History) -> dict[str, str]:
-    "Return the type of each layer by its name, where the log has it."
-    headers = [header for header in history.readings.tables if "types" in header]
-    return {name: kind for header in headers for name, kind in zip(header["layers"], header["types"])}
-
 def watched_names(history: History) -> list[str]:
     "Return the names of the measured numbers, without copying the numbers."
     headers = [header for header in history.readings.tables if header.get("kind") == "watch"]
@@ -399,7 +390,8 @@ class WatchReport(PanelDisplay):
         self.tables = read_watch_tables(history)
         self._names = watched_names(history)
         # types of the layers, by name
-        self.types = watched_types(history)
+        headers = [header for header in history.readings.tables if "types" in header]
+        self.types = {name: kind for header in headers for name, kind in zip(header["layers"], header["types"])}
 
     def names(self) -> list[str]:
         "Return the names of the measured numbers."
@@ -416,14 +408,20 @@ class WatchReport(PanelDisplay):
             " next step on."
         )
 
-    def panels(self) -> list[Panel]: return watch_panels(self)
+    def panels(self) -> list[Panel]:
+        columns = self.names()
+        chosen = [c for c in DEFAULT_PANELS if c in columns] or columns[:4]
+        own = [c for c in columns if not any(c in known for known in WATCH_COLUMNS.values())]
+        return [p for p in (heatmap_panel(self, c) for c in dict.fromkeys([*chosen, *own])) if p is not None]
 
     def histograms(
         self,
         layers: str | Iterable[str] | None = None,  # names; None: the first nine with a histogram
     ) -> Chart:
         "Show the distribution of layers' outputs per step; raise KeyError for a layer that was not watched."
-        return histogram_chart(self, layers)
+        known = list(dict.fromkeys(name for o in self.of_kind("histogram") for name in o.layers))
+        chosen = known[:9] if layers is None else [layers] if isinstance(layers, str) else layers
+        return Chart([histogram_panel(self, layer) for layer in chosen], columns=3)
 
     def said(self) -> list[str]:
         if any(o.rows for o in self.of_kind("watch")): return []
@@ -487,19 +485,4 @@ def histogram_panel(watched: WatchReport, layer: str) -> Panel:
     return Panel(layer, [Heatmap(steps, names[seen], np.log1p(1000 * shares[seen]))])
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #83a47076
-def watch_panels(watched: WatchReport) -> list[Panel]:
-    "Return the panels that are shown by default."
-    columns = watched.names()
-    chosen = [c for c in DEFAULT_PANELS if c in columns] or columns[:4]
-    own = [c for c in columns if not any(c in known for known in WATCH_COLUMNS.values())]
-    return [p for p in (heatmap_panel(watched, c) for c in dict.fromkeys([*chosen, *own])) if p is not None]
-
-def histogram_chart(
-    watched: WatchReport,
-    layers: str | Iterable[str] | None = None,  # None: the first nine with a histogram
-) -> Chart:
-    "Show the distribution of layers' outputs per step."
-    known = list(dict.fromkeys(name for o in watched.of_kind("histogram") for name in o.layers))
-    if layers is None: layers = known[:9]
-    if isinstance(layers, str): layers = [layers]
-    return Chart([histogram_panel(watched, layer) for layer in layers], columns=3)
+#| export
