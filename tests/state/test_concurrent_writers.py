@@ -191,7 +191,7 @@ def test_a_best_one_that_was_removed_before_a_rewind(tmp_path):
 
 @pytest.mark.parametrize("where, words", [
     (5, "not from 5"), (0, "not from 0"), (2.5, "not from 2.5"), ("", "not from ''"), (["a"], "not from"), (b"out", "not from b'out'"),
-    ("nowhere", "valid checkpoint at .*nowhere: there is no such folder; in .*out there are checkpoint-2, checkpoint-4"), ("True", "give True without the quotes"),
+    ("nowhere", "valid checkpoint at .*nowhere: there is no such folder; in .*out there are checkpoint-2, checkpoint-4"),
     (Path("out/checkpoint-3"), "valid checkpoint at .*checkpoint-3: there is no such folder; in .*out there are checkpoint-2, checkpoint-4"),
     ("out", "out is no checkpoint but a folder of them; in .*out there are checkpoint-2, checkpoint-4"),
     ("out/checkpoint-4/run.json", "run.json is a file; .*out there are checkpoint-2, checkpoint-4")])

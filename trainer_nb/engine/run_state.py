@@ -251,8 +251,6 @@ class EvaluationParts:
     "Hold what evaluations keep from one to the next."
     eval_dataloader: Any = None              # the prepared loader, any iterable
     eval_loaders: list[Any] = field(default_factory=list)   # dataloaders.KeptLoader, whose workers stay
-    # evaluation sets by id, with their descriptions
-    eval_info: dict[int, tuple[object, dict[str, Any]]] = field(default_factory=dict)
     evaluated: tuple[UserState, UserState] | None = None   # before and after an evaluation; undone when the run goes on
     objective_reporter: Callable[[dict[str, float]], object] | None = None   # receives the loop's evaluations
 

@@ -77,10 +77,8 @@ class Saver:
         self.best = (None, None, None)
         # whose checkpoint is written besides those of save_strategy, because it is the best one
         self.extra_step = None
-        # the last one of these, and the one that the next save deletes, since another one is better
-        self.extra = None
-        self.replaced = None
-        # during a replay: the best checkpoint of the discarded steps, which rotation must not delete
+        # best checkpoints that rotation must not delete: of branches; during a replay, of the discarded steps
+        self.best_of_branches: list[str | None] = []
         self.discarded_best = None
         self.done.set()
 
@@ -262,14 +260,11 @@ def record_best_checkpoint(run: RunState, place):
     "Record a folder as the best checkpoint and return a function that undoes it."
     state = run.state
     saver = get_saver(run)
-    before, extra = saver.best, saver.extra
-    saver.replaced = extra if extra == state.best_model_checkpoint != str(place) else None
-    saver.extra = str(place) if saver.extra_step == state.global_step else None
-    saver.extra_step = None
+    before = saver.best
     state.best_model_checkpoint = str(place)
     saver.best = state.best_metric, state.best_global_step, state.best_model_checkpoint
     def undo():
-        saver.best, saver.extra, saver.replaced = before, extra, None
+        saver.best = before
         if run.state.best_model_checkpoint == str(place):
             run.state.best_metric, run.state.best_global_step, run.state.best_model_checkpoint = before
     return undo
@@ -353,10 +348,8 @@ def make_checkpoint_writer(
     run = learner.run_state
     history = learner.run_state.history
     saver = get_saver(run)
-    replaced, saver.replaced = saver.replaced, None
-    # not counted while it is the best
-    extra = saver.extra if saver.extra == run.state.best_model_checkpoint else None
-    protected = [path for path in (run.state.best_model_checkpoint, saver.discarded_best) if path is not None]
+    best = (run.state.best_model_checkpoint, saver.discarded_best, *saver.best_of_branches)
+    protected = [path for path in best if path is not None]
     beside = history.log is not None and history.path is not None and history.path.parent.parent == place.parent
     about = {
         "given": {k: v for k, v in run.given.values.items() if k in TrainingArguments.__dataclass_fields__},
@@ -367,7 +360,8 @@ def make_checkpoint_writer(
     if write is write_trainer_checkpoint:
         about["trainer"] = trainer_layout_info(learner)
     manifest = {"only_model": True} if run.args.save_only_model else {}
-    if own and saver.extra == str(place): manifest["extra"] = True
+    if own and saver.extra_step == run.state.global_step:
+        manifest["extra"], saver.extra_step = True, None
     package = collect_checkpoint(run, snapshot, get_processor(learner), manifest, about, live, shards)
     settings = args_to_json(run.args)
     def work():
@@ -392,7 +386,7 @@ def make_checkpoint_writer(
                 push(written)
         try:
             if own:
-                rotate_checkpoints(place.parent, history.run_id, run.args.save_total_limit, protected, extra, replaced)
+                rotate_checkpoints(place.parent, history.run_id, run.args.save_total_limit, protected)
         except Exception as error:
             warn(f"{place.name} is written, and the older ones could not be counted ({type(error).__name__}: {error}).")
     return work

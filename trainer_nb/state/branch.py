@@ -10,7 +10,6 @@ import os
 from typing import Any
 
 import numpy as np
-import torch
 
 from ..args.training_args import hide_tokens, resolve_args
 from ..args.fields import settings_table, to_builtin
@@ -66,30 +65,17 @@ _TAKEN_OVER = (
 _MADE_ONCE = (
     "is what a Learner is made with; make a new one with it, and load a checkpoint or the snapshot's weights there"
 )
+_IN_GROUPS = (
+    "is in the optimizer's groups, which a branch copies; for g in branch.optimizer.param_groups: g['betas'] = ... changes it there"
+)
 NOT_IN_BRANCH = {
     **dict.fromkeys(("optim", "optim_args", "optim_target_modules", "layer_groups"), _TAKEN_OVER),
+    **dict.fromkeys(("adam_beta1", "adam_beta2", "adam_epsilon"), _IN_GROUPS),
     **dict.fromkeys(settings_table("parts")["schedule"], _TAKEN_OVER),
     **dict.fromkeys(
         ("report_to", "skip_memory_metrics", "enable_jit_checkpoint", "generation_config", "eval_on_start"), _MADE_ONCE
     ),
 }
-
-
-def update_adam_coefficients(
-    optimizer: torch.optim.Optimizer,
-    before,  # TrainingArguments
-    after,  # TrainingArguments
-):
-    "Set Adam's coefficients in the groups; raise ValueError for an optimizer that has none of them."
-    then, now = ({"betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon} for args in (before, after))
-    for name in [name for name in then if then[name] != now[name]]:
-        groups = [g for g in optimizer.param_groups if g.get(name) == then[name]]
-        if not groups:
-            raise ValueError(
-                f"The optimizer has no {name}={then[name]!r} that branch() could change; make a new Learner with it."
-            )
-        for group in groups:
-            group[name] = now[name]
 
 # %% ../../nbs/07_state/15_branch.ipynb #a2e10002
 def branch(learner: TrainerBase, changes: dict):
@@ -128,8 +114,7 @@ def branch(learner: TrainerBase, changes: dict):
     take_over(run, new.run_state, memo)
     if run.parts.saver is not None:
         # the branch has the same best checkpoint, which is not deleted when this run finds a better one
-        get_saver(run).extra = None
-    update_adam_coefficients(new.run_state.optimizer, run.args, args)
+        get_saver(run).best_of_branches.append(run.state.best_model_checkpoint)
     if later:
         change_settings(new, later)
     # others were copied, or shared with a warning

@@ -10,7 +10,6 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from itertools import product
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -447,13 +446,6 @@ def source_weights(
             found |= {n: found[kept] for n, kept in (opened.metadata() or {}).items() if kept in found}
     return found
 
-def names_with_one_memory(weights: Mapping[str, torch.Tensor]) -> list[list[str]]:
-    "Return the names of each weight that has several."
-    places: dict[Any, list[str]] = {}
-    for name, t in weights.items():
-        if t.numel(): places.setdefault((t.data_ptr(), t.shape, t.stride()), []).append(name)
-    return [names for names in places.values() if len(names) > 1]
-
 def merge(
     sources: Sequence,  # of weights, as in source_weights
     weights: Sequence[float] | None = None,  # of the sources; None: all alike
@@ -464,14 +456,8 @@ def merge(
     if len(parts) != len(sources) or not sum(parts):
         raise ValueError(f"merge() has {len(sources)} sources and weights={weights!r}; give one number for each, with a sum.")
     total: dict[str, torch.Tensor] = {}
-    tied: list[list[str]] = []
     for source, part in zip(sources, parts):
         read = source_weights(source)
-        tied += names_with_one_memory(read)
-        # where some have all names of a tied weight, and others one
-        for names, found in product(tied, (read, total)):
-            given = next((found[n] for n in names if n in found), None)
-            if given is not None: found.update(dict.fromkeys((n for n in names if n not in found), given))
         if total: check_same_weights("merge() needs weights of one model", sorted(total.keys() ^ read.keys()), read, total)
         for name, t in read.items():
             t = t.detach().cpu()

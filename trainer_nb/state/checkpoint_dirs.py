@@ -198,35 +198,21 @@ def atomic_directory(
     fsync_path(place.parent)
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #9c669a0a
-def move_into_place(
-    folder: Path, place: Path, make_room,
-    times=20,  # retries if other writers create the path in between
-):
-    "Rename a directory to its final path, replacing the directory that has it."
-    try:
-        with cleared_target(place, make_room):
-            folder.rename(place)
-    except OSError as error:
-        between = isinstance(error, FileNotFoundError) or error.errno in (errno.ENOTEMPTY, errno.EEXIST)
-        if not between or make_room is None or not times or not folder.exists(): raise
-        move_into_place(folder, place, make_room, times - 1)
-
-@contextmanager
-def cleared_target(place: Path, make_room):
-    "Free a path for the block, then delete what was there, or restore it if the path is still free."
-    # without the lock it would look abandoned while it has a temporary name
-    with lock(place):
-        aside = make_room(place) if place.exists() and make_room is not None else None
-        try:
-            yield
-        except BaseException:
-            if aside is not None and not place.exists():
-                aside.rename(place)
-            elif aside is not None:
-                shutil.rmtree(aside, ignore_errors=True)
-            raise
-        if aside is not None:
-            shutil.rmtree(aside, ignore_errors=True)
+def move_into_place(folder: Path, place: Path, make_room):
+    "Rename a directory to its final path, and delete the directory that had it; another writer may create it in between."
+    for tries in range(20, -1, -1):
+        aside = None
+        # without the lock, what is set aside would look abandoned
+        with lock(place):
+            try:
+                aside = make_room(place) if place.exists() and make_room is not None else None
+                return folder.rename(place)
+            except OSError as error:
+                if aside is not None and not place.exists(): aside.rename(place)
+                between = isinstance(error, FileNotFoundError) or error.errno in (errno.ENOTEMPTY, errno.EEXIST)
+                if not between or make_room is None or not tries or not folder.exists(): raise
+            finally:
+                if aside is not None: shutil.rmtree(aside, ignore_errors=True)
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #04cc052a
 # the names that `temporary_path` and `move_aside` return
@@ -391,22 +377,25 @@ def checkpoints_to_delete(
     folder: str | Path, run_id: str,
     limit: int | None,  # None keeps all
     protected: Sequence[str | Path] = (),  # checkpoints that are never deleted, such as the best one
-    extra: str | Path | None = None,  # a protected one that is not counted
 ) -> list[Path]:
-    "Return the checkpoints of a run that exceed the limit, in the order of deletion."
-    if not limit: return []
+    """Return the checkpoints of a run to delete, in order: those that were written besides the others since they were the
+    best, and are not any more, and those that exceed the limit."""
     # paths of the same folder may differ
-    kept = {q.resolve() for p in map(Path, protected) if str(p) != str(extra)
+    kept = {q.resolve() for p in map(Path, protected)
             for q in ([p] if p.exists() else (*p.parent.glob(f"retired-{p.name}"), *p.parent.glob(f"retired-{p.name}-*")))}
-    uncounted = None if extra is None else Path(extra).resolve()
-    mine = [f.path for f in list_checkpoints(folder)
-            if not f.problem and f.manifest.get("run") == run_id and f.path.resolve() != uncounted]
+    every = [f for f in list_checkpoints(folder) if not f.problem and f.manifest.get("run") == run_id]
+    extra = [f.path for f in every if f.manifest.get("extra")]
+    former = [p for p in extra if p.resolve() not in kept]
+    if not limit: return former
+    # not counted
+    kept -= {p.resolve() for p in extra}
+    mine = [f.path for f in every if f.path not in extra]
     # of a discarded future, or of an earlier run
     retired = [p for p in Path(folder).glob("retired-*") if checkpoint_run_id(p) is not None]
     retired.sort(key=lambda p: p.stat().st_mtime)
     kept |= {p.resolve() for p in mine[-1:]}
     over = max(len(mine) + len(retired) - max(limit, len(kept)), 0)
-    return [p for p in (*retired, *mine) if p.resolve() not in kept][:over]
+    return former + [p for p in (*retired, *mine) if p.resolve() not in kept][:over]
 
 def checkpoint_run_id(path: Path) -> str | None:
     "Return the id of the run that has written a checkpoint; None for an incomplete one, or another writer."
@@ -418,12 +407,9 @@ def checkpoint_run_id(path: Path) -> str | None:
 def rotate_checkpoints(
     folder: str | Path, run_id: str,
     limit: int | None, protected: Sequence[str | Path] = (),  # as in checkpoints_to_delete
-    extra: str | Path | None = None,  # as in checkpoints_to_delete
-    replaced: str | Path | None = None,  # one that is deleted whatever the limit
 ):
     "Delete the checkpoints that exceed the limit; warn about those that cannot be deleted."
-    surplus = [Path(replaced)] if replaced is not None and checkpoint_run_id(Path(replaced)) == run_id else []
-    for path in [*surplus, *checkpoints_to_delete(folder, run_id, limit, protected, extra)]:
+    for path in checkpoints_to_delete(folder, run_id, limit, protected):
         try:
             remove_folder(path, run_id)
         except FileNotFoundError:

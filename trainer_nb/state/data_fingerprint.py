@@ -100,15 +100,8 @@ def describe_evaluation(learner: TrainerBase) -> dict[str, Any]:
     name = (learner.args.metric_for_best_model or "").removeprefix("eval_")
     # only the one of which the metric is, if its name says so
     used = [data for key, data in sets.items() if name.startswith(f"{key}_")] or [*sets.values()]
-    known = learner.run_state.evaluation.eval_info
-    # computed once, not at each evaluation
-    learner.run_state.evaluation.eval_info = info = {}
-    for data in used:
-        then, description = known.get(id(data), (None, {}))
-        is_known = then is data and description["length"] == length_of(data)
-        info[id(data)] = data, description if is_known else describe_data(data)
     functions = (learner.compute_metrics, learner.preprocess_logits_for_metrics, *(learner.metrics or ()))
-    return {"data": [info[id(data)][1] for data in used], "functions": [describe_function(f) for f in functions]}
+    return {"data": [describe_data(data) for data in used], "functions": [describe_function(f) for f in functions]}
 
 def warn_other_source(
     run: RunState,

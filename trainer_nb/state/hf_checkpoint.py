@@ -361,7 +361,7 @@ def read_foreign_checkpoint(learner: TrainerBase, folder: Path, unpickle: bool =
         raise ValueError(f"{folder} cannot be resumed here: {str(error).rstrip('.')}.") from None
     said += (
         describe_missing_user_state(mine["user"])
-        + describe_group_differences(run, mine["optimizer"]["groups"], optimizer["groups"])
+        + describe_group_differences(mine["optimizer"]["groups"], optimizer["groups"])
         + of_rates
         + describe_scaler_difference(run, files["scaler"])
         + describe_args_differences(run, folder)

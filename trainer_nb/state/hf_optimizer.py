@@ -13,11 +13,10 @@ from typing import cast
 
 import torch
 
-from ..data.collate import is_identical
 from ..engine.run_state import RunState
 from ..engine.snapshot_tensors import Snapshot
 from ..optim.optimizers import decay_parameter_names
-from ..optim.schedules import GROUP_LR_KEYS, group_lists, is_builtin_schedule
+from ..optim.schedules import group_lists, is_builtin_schedule
 
 # %% ../../nbs/07_state/04_hf_optimizer.ipynb #8c4c0f88
 def trainer_param_groups(
@@ -85,31 +84,24 @@ def to_torch_state_dict(
     }
 
 # %% ../../nbs/07_state/04_hf_optimizer.ipynb #45500fc3
-def tried(
+def expected_state_keys(
     optimizer: torch.optim.Optimizer,
     group,  # its settings
     like,  # a parameter
-) -> tuple | None:
-    "Step a copy of an optimizer; return (parameter, state, group), or None if the step raises an error."
+) -> dict | None:
+    """Step a copy of an optimizer; return the keys of a parameter's state, with the dtype of tensors of its shape, or None if
+    the step raises an error."""
     p = torch.zeros((2,) * like.dim(), dtype=like.dtype, device=like.device, requires_grad=True)
     p.grad = torch.ones_like(p)
     try:
         trial = copy.copy(optimizer)
-        trial.state, trial.param_groups = defaultdict(dict), [
-            {**copy.deepcopy({k: v for k, v in group.items() if k != "params"}), "params": [p]}
-        ]
+        trial.state = defaultdict(dict)
+        trial.param_groups = [{**copy.deepcopy({k: v for k, v in group.items() if k != "params"}), "params": [p]}]
         trial.step()
-        return p, trial.state[p], trial.param_groups[0]
     except Exception:
         return None
-
-def expected_state_keys(optimizer: torch.optim.Optimizer, group, like) -> dict | None:
-    "Return the keys of a parameter's state after a trial step, with the dtype of tensors of its shape, or None."
-    trial = tried(optimizer, group, like)
-    if trial is None: return None
-    p, state, _ = trial
     def kind(v): return v.dtype if isinstance(v, torch.Tensor) and v.shape == p.shape and v.dim() else None
-    return {k: kind(v) for k, v in state.items() if v is not None}
+    return {k: kind(v) for k, v in trial.state[p].items() if v is not None}
 
 # %% ../../nbs/07_state/04_hf_optimizer.ipynb #900d12db
 def check_optimizer_entries(
@@ -237,32 +229,15 @@ def split_optimizer_state(
     return tensors, {n: v for n, v in flat.items() if not isinstance(v, torch.Tensor)}
 
 # %% ../../nbs/07_state/04_hf_optimizer.ipynb #f9ae19e2
-def alike(a, b) -> bool:
-    "Check whether two options are equal; 0 equals 0.0."
-    return is_identical(a, b) or (isinstance(a, (int, float)) and isinstance(b, (int, float)) and a == b)
+# options of torch's optimizers and of others like them, which no step changes; the rate belongs to the schedule
+_OPTIONS = ("initial_lr", "weight_decay", "betas", "eps", "momentum", "dampening", "nesterov", "amsgrad", "alpha", "centered")
 
-def options_in(
-    run: RunState,
-    groups,  # from a snapshot, before the first step
-) -> list[str]:
-    "Return the options that a step does not change."
-    options = dict.fromkeys(("initial_lr", "weight_decay", "betas", "eps", "momentum"))
-    for group, own in zip(groups, run.optimizer.param_groups):
-        trial = tried(run.optimizer, group, own["params"][0]) if own["params"] else None
-        if trial is None: continue
-        # The rate belongs to the schedule, and an optimizer may choose the settings in HOW itself.
-        mine = [
-            k for k in run.optimizer.defaults if k in group and k not in (*OPTIMIZER_FLAGS, *GROUP_LR_KEYS, "triton")
-        ]
-        options |= dict.fromkeys(k for k in mine if alike(group[k], trial[2].get(k)))
-    return list(options)
-
-def describe_group_differences(run: RunState, mine, groups) -> list[str]:
+def describe_group_differences(mine, groups) -> list[str]:
     "Return warnings about settings that differ in the file."
     said: dict[str, str] = {}
-    for name in options_in(run, mine):
+    for name in _OPTIONS:
         for here, there in zip(mine, groups):
-            if "max_lr" in there or name not in here or alike(here[name], there.get(name, here[name])):
+            if "max_lr" in there or name not in here or here[name] == there.get(name, here[name]):
                 # a one-cycle schedule changes them during the run
                 continue
             said.setdefault(

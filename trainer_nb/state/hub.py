@@ -192,33 +192,29 @@ class Uploader:
         self.lock = threading.RLock()
         # its thread ends with it
         self.client: Any = None
-        # the first one is being uploaded
+        # the first one with a future is being uploaded; those without one have failed, and go before the next push
         self.pushes: list[Push] = []
         # the checkpoint that is being written and will be pushed
         self.planned: str | None = None
-        # failed ones of checkpoints; the next push of any kind begins with them
-        self.unfinished: list[Push] = []
-        # the name in the last warning: model and state of a checkpoint are pushed one after the other
-        self.failed = ""
         # the checkpoint that was not pushed last, because the push before was not finished; None if there is none
         self.skipped: str | None = None
         _UPLOADERS.add(self)
 
     def is_done(self) -> bool:
         "Return True if nothing is being pushed."
-        return self.pid != os.getpid() or not (self.pushes or self.planned)
+        return self.pid != os.getpid() or not (self.planned or any(push.future for push in self.pushes))
 
     def current(self) -> str:
         "Return the name of what is being pushed."
-        return next((push.name for push in self.pushes), self.planned or "nothing")
+        return next((push.name for push in self.pushes if push.future), self.planned or "nothing")
 
     def submit(self, *pushes: Push) -> None:
         "Push in the background, after the pushes before."
         if self.pid != os.getpid():
             self._begin()
         with self.lock:
-            while self.unfinished:
-                old = self.unfinished.pop(0)
+            for old in [push for push in self.pushes if push.future is None]:
+                self.pushes.remove(old)
                 if old.place() in [push.place() for push in pushes]:
                     old.files.close()
                 else:
@@ -243,11 +239,10 @@ class Uploader:
             is_replaced = any(other is not push and other.place() == push.place() for other in self.pushes)
             if is_made or is_replaced or not is_checkpoint_name(push.path_in_repo):
                 push.files.close()
+                self.pushes.remove(push)
             else:
-                self.unfinished.append(push)
-            # from here on it counts as done
-            self.pushes.remove(push)
-            if not self.pushes:
+                push.future = None
+            if not any(other.future for other in self.pushes):
                 self.client = None
 
     def _upload(self, push: Push) -> Any:
@@ -266,9 +261,8 @@ class Uploader:
                 f"{push.name} could not be pushed to the Hub ({describe_failure(error, push.repo_id or '')})."
                 " The run and its files are unchanged; the next save pushes again, or learn.push_to_hub()."
             )
-            if not push.is_awaited and (push.name != self.failed or not push.path_in_repo):
+            if not push.is_awaited:
                 warn_quietly(text)
-            self.failed = push.name
             raise PushFailed(text) from error
         finally:
             self._end(push, is_made)
@@ -295,9 +289,9 @@ class Uploader:
     def free(self, interrupts: InterruptGuard | None = None) -> None:
         "Wait until nothing is being pushed, and remove the files of failed pushes."
         if not self.wait(interrupts) or self.pid != os.getpid(): return
-        for push in self.unfinished:
+        for push in self.pushes:
             push.files.close()
-        self.unfinished = []
+        self.pushes = []
 
     def access(self) -> tuple[str | None, str | None, str | None]:
         "Return the access token, and name and address of the repository, for an uploader in another process."
@@ -354,7 +348,7 @@ class Uploader:
                 self.submit(*pushes)
             except Exception as error:
                 for one in pushes:
-                    if one not in self.unfinished + self.pushes: one.files.close()
+                    if one not in self.pushes: one.files.close()
                 warn_quietly(
                     f"{checkpoint.name} is written, and could not be prepared for the Hub ({type(error).__name__}:"
                     f" {error}); the next save pushes again."
@@ -424,12 +418,6 @@ def leave_repository(
     set_token(learner.run_state, tokens)
     vars(learner.run_state.args).update(push_to_hub=False, hub_model_id=None, hub_revision=None)
 
-def place_in_hub(run: RunState) -> tuple[str, str]:
-    "Return the repository and the branch to which a run is pushed; the owner's name is known when it is open."
-    args = run.args
-    name = get_uploader(run).repo_id or args.hub_model_id or Path(args.save_dir).absolute().name
-    return name, args.hub_revision or "main"
-
 def open_branch_repository(
     learner: TrainerBase,  # a branch
     origin: TrainerBase,
@@ -437,13 +425,14 @@ def open_branch_repository(
     tokens: list[str | None],  # of `pop_token`
 ) -> None:
     "Open a branch's own repository; without one it is not pushed, with a warning, if it would have been."
-    args = learner.run_state.args
+    args, former = learner.run_state.args, origin.run_state.args
     pushes, model_id, revision = args.push_to_hub, args.hub_model_id, args.hub_revision
-    origin_id, origin_revision = place_in_hub(origin.run_state)
+    # the owner's name is known when the repository is open
+    origin_id = get_uploader(origin.run_state).repo_id or former.hub_model_id or Path(former.save_dir).absolute().name
     leave_repository(learner, origin, tokens)
     # a revision alone is a branch in the origin's repository; a name without an owner may be the origin's
     name = (model_id if "hub_model_id" in changes else origin_id) or ""
-    is_origins = name in ("", origin_id, origin_id.split("/")[-1]) and (revision or "main") == origin_revision
+    is_origins = name in ("", origin_id, origin_id.split("/")[-1]) and (revision or "main") == (former.hub_revision or "main")
     if changes.keys() & {"hub_model_id", "hub_revision"} and not is_origins:
         vars(args).update(push_to_hub=pushes, hub_model_id=name, hub_revision=revision)
         if pushes: open_repository(learner)

@@ -101,9 +101,6 @@ def no_checkpoint_message(
     folder: Path, output_dir: str | Path | None,
 ) -> str:
     "Return an error message about a missing checkpoint that names the existing ones."
-    if where in ("True", "true"):
-        return (f"Can't find a valid checkpoint at {folder}: there is no such folder; if the newest checkpoint is meant, give True without the "
-                "quotes.")
     if not folder.exists():
         problem = f"Can't find a valid checkpoint at {folder}: there is no such folder"
     elif folder.is_file():
@@ -408,11 +405,7 @@ def restore_checkpoint(learner: TrainerBase, folder: Path, snapshot: Snapshot, e
     if run.parts.rewind_buffer is not None:
         run.parts.rewind_buffer.clear()
     if run.parts.saver is not None:
-        saver = get_saver(run)
-        saver.after_restore(run, best)
-        place = run.state.best_model_checkpoint
-        # saved besides those of save_strategy: it goes when another one is better
-        if place and has_manifest(Path(place)) and read_manifest(Path(place)).get("extra"): saver.extra = place
+        get_saver(run).after_restore(run, best)
     run.current.paused = False
     edits_of(run).keep(run)
 

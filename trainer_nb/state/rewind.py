@@ -207,14 +207,27 @@ def why_unreachable(learner: TrainerBase, target: int) -> str:
     if (act := next((e for e in later if stays_in_use(e)), None)) is not None:
         what = f"the assignment of {act['data']['method']}" if act["kind"] == "override" else act["kind"]
         return f"{what} at step {act['step']} has replaced a part of the run that those steps used"
-    if moves := [e for e in later if e["kind"] in ("launch", "close")]: return describe_move(learner, moves[-1])
+    if moves := [e for e in later if e["kind"] in ("launch", "close")]:
+        kind, step = moves[-1]["kind"], moves[-1]["step"]
+        owner = "the notebook's process" if kind == "launch" else "the processes of launch()"
+        is_near = find_base_snapshot(learner, step) is not None and step < run.state.global_step
+        return (
+            f"{kind} at step {step} has moved the run, and the steps before it belong to {owner};"
+            f"{f' learn.rewind(to={step}) goes back that far, and' if is_near else ''} learn.restore(name) goes to an earlier"
+            " snapshot with a name"
+        )
     if (beginning := first_step(run)) > target:
         return (
             f"this run begins at step {beginning}, and has no earlier steps; the learner that it was branched from, or"
             " whose snapshot was restored, may have them"
         )
     if run.args.rewind_every == 0: return "rewind_every=0 keeps no snapshots to go back to"
-    if not buffer.kept and not buffer.slots(run, max(snapshot_nbytes(run), 1)): return too_large(run)
+    if not buffer.kept and not buffer.slots(run, size := max(snapshot_nbytes(run), 1)):
+        why = "rewind_memory allows" if run.args.rewind_memory is not None else (
+            "a quarter of the memory that was available, and no disk has room for it in a temporary file;"
+            f" rewind_memory={math.ceil(size / 1e8) / 10} keeps one in memory"
+        )
+        return f"a snapshot takes {size / 1e9:.3g} GB, which is more than {why}"
     ways = {"restore": "learn.snapshots has those with a name", "resume": "an earlier checkpoint may lead there"}
     if dropped := [e for e in events if e["kind"] in ways and e["step"] > target and not e["abandoned"]]:
         verb, step = dropped[-1]["kind"].replace("resume", "load_checkpoint"), dropped[-1]["step"]
@@ -230,23 +243,6 @@ def why_unreachable(learner: TrainerBase, target: int) -> str:
         )
     more = ", and more rewind_memory keeps more of them" if len(buffer.kept) < MAX_SNAPSHOTS else ""
     return f"{between}the next snapshot that is kept is of step {following}; learn.snapshot(name) keeps one for good{more}"
-
-def describe_move(
-    learner: TrainerBase,
-    act: dict,  # the last launch or close
-) -> str:
-    "Describe why no step before a launch or a close can be replayed, and which steps can be reached."
-    step = act["step"]
-    owner = "the notebook's process" if act["kind"] == "launch" else "the processes of launch()"
-    reach = (
-        f"learn.rewind(to={step}) goes back that far, and "
-        if find_base_snapshot(learner, step) is not None and step < learner.state.global_step
-        else ""
-    )
-    return (
-        f"{act['kind']} at step {step} has moved the run, and the steps before it belong to {owner}; {reach}"
-        "learn.restore(name) goes to an earlier snapshot with a name"
-    )
 
 def values_by_step(history: History, column: str, after: int = 0, until: float = math.inf) -> dict:
     "Return the values of a column for the steps in (after, until], by step, without abandoned rows."
@@ -268,15 +264,6 @@ def differing_steps(
     return [step for step in one if step in other and one[step].tobytes() != other[step].tobytes()]
 
 # %% ../../nbs/07_state/13_rewind.ipynb #32000003
-def too_large(run: RunState) -> str:
-    "Return why no snapshot fits, and which setting makes room."
-    size = f"a snapshot takes {snapshot_nbytes(run) / 1e9:.3g} GB, which is more than"
-    if run.args.rewind_memory is not None: return f"{size} rewind_memory allows"
-    return (
-        f"{size} a quarter of the memory that was available, and no disk has room for it in a temporary file;"
-        f" rewind_memory={math.ceil(snapshot_nbytes(run) / 1e8) / 10} keeps one in memory"
-    )
-
 def first_step(run: RunState) -> int:
     "Return the step at which a run begins: later than 0 for a branch, and after restoring another run's snapshot."
     history = run.history
