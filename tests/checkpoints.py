@@ -1,4 +1,4 @@
-"What several tests share: Gate, quiet_learner, resumed, scored, steps."
+"What several tests share: Gate, quiet_learner, resumed, scored, scripted, steps."
 import threading, warnings
 from toys import Augmented, hard_learner
 from trainer_nb.state.checkpoint_dirs import list_checkpoints
@@ -27,7 +27,7 @@ class Gate:
 def scripted(values):
     "Metrics as they are written here, one evaluation after the other."
     values = iter(values)
-    return lambda p: {"score": next(values)}
+    return lambda p: {"score": next(values, 0.0)}
 
 SCORES = [0.1, 0.5, 0.3, 0.4, 0.9, 0.2]   # at steps 5, 10, ...; the best is at 25
 

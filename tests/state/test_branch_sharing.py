@@ -92,15 +92,6 @@ def test_a_loss_that_holds_the_model(kind):
     assert other.loss_func is not learn.loss_func
 
 
-def test_a_compute_loss_func_that_holds_the_model():
-    class Loss(Penalty):
-        def __call__(self, outputs, labels, num_items_in_batch=None): return super().__call__(outputs, labels)
-    def make():
-        model = Net()
-        return learner(model, loss_func=None, compute_loss_func=Loss(model))
-    check(make)
-
-
 def test_attributes_of_a_subclass_that_are_methods_of_the_model():
     class Mine(Learner):
         def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
@@ -210,15 +201,6 @@ def test_functions_beside_the_training_are_named_in_a_warning():
     other.step(), other.evaluate()
 
 
-def test_a_transform_that_reads_the_model_is_named_in_a_warning():
-    model = Net()
-    class Data(Noisy):
-        def __init__(self, transform): super().__init__([0.0]); self.transform = transform
-    learn = learner(model, train_dataset=Data(lambda x: x * model.alpha))
-    learn.step(2)
-    with pytest.warns(UserWarning, match="train_dataset.*the model"): learn.branch()
-
-
 def test_plain_functions_are_shared_without_a_word():
     scale = torch.tensor([1.0, 2.0])
     learn, other = check(lambda: learner(loss_func=lambda outputs, labels: cross_entropy(outputs, labels, scale)))
@@ -243,14 +225,6 @@ class Warm:
     def __call__(self, outputs, labels, num_items_in_batch=None):
         self.calls += 1
         return cross_entropy(outputs, labels) * self.alpha * 0.9 ** self.calls
-
-
-@pytest.mark.parametrize("name", ["loss_func", "compute_loss_func"])
-def test_a_loss_with_state(name):
-    learn, other = check(lambda: learner(**{"loss_func": None, name: Warm()}))
-    ours, theirs = getattr(learn, name), getattr(other, name)
-    theirs.alpha = 0.1
-    assert ours is not theirs and ours.alpha == 1.0 and ours.calls == theirs.calls == 8
 
 
 class Scaled:
@@ -323,22 +297,6 @@ class Counts:
     def __call__(self, prediction):
         self.calls += 1
         return {"calls": self.calls}
-
-
-def test_a_callback_that_sets_an_attribute_of_a_loss_or_a_collator():
-    class Ramp(TrainerCallback):
-        def __init__(self, target): self.target = target
-        def on_step_end(self, args, state, control, **kwargs): self.target.alpha *= 0.8
-    class Shifted:
-        alpha = 1.0
-        def __call__(self, batch): return torch.stack([x * self.alpha for x, _ in batch]), torch.stack([y for _, y in batch])
-    def of_loss():
-        loss = Warm()
-        return learner(loss_func=loss, callbacks=[Ramp(loss)])
-    def of_collator():
-        collator = Shifted()
-        return learner(data_collator=collator, callbacks=[Ramp(collator)])
-    check(of_loss), check(of_collator), check(of_collator, (0, 5))
 
 
 def test_metrics_and_preprocessing_with_state():

@@ -8,7 +8,7 @@ from toys import Augmented, finish, unequal
 from trainer_nb import Learner, get_last_checkpoint
 from trainer_nb.state import async_save as saver
 from trainer_nb.state.async_save import SaveFailed
-from stranger_runs import made   # noqa: F401
+from checkpoints import quiet_learner, scripted
 
 
 class Turned(torch.nn.Module):
@@ -38,7 +38,7 @@ def test_weights_that_lie_otherwise(tmp_path, given):
 
 
 def test_a_folder_of_the_users_is_not_touched(tmp_path):
-    learn = made(tmp_path / "out", save_strategy="steps", save_steps=5)
+    learn = quiet_learner(tmp_path / "out", save_strategy="steps", save_steps=5)
     learn.step(7)
     (tmp_path / "mine").mkdir(); (tmp_path / "mine" / "notes.txt").write_text("x")
     for folder in (tmp_path / "out", tmp_path / "mine", tmp_path):
@@ -57,9 +57,9 @@ def test_a_folder_of_the_users_is_not_touched(tmp_path):
 def test_a_finished_run_is_prolonged_by_resuming(tmp_path, how):
     first = dict(max_steps=12) if how != "epochs" else dict(num_train_epochs=4)
     more = dict(max_steps=20) if how != "epochs" else dict(num_train_epochs=6)
-    learn = made(tmp_path, save_strategy="steps", save_steps=100, **first)
+    learn = quiet_learner(tmp_path, save_strategy="steps", save_steps=100, **first)
     learn.train(); learn.free()
-    other = made(tmp_path, save_strategy="steps", save_steps=100, **(first if how == "set" else more))
+    other = quiet_learner(tmp_path, save_strategy="steps", save_steps=100, **(first if how == "set" else more))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if how == "set": other.load_checkpoint(); other.set(**more); other.train()
@@ -68,30 +68,26 @@ def test_a_finished_run_is_prolonged_by_resuming(tmp_path, how):
     assert other.state.global_step == end and other.history.frame().step.tolist() == [*range(1, end + 1)] and other.run_state.finished
 
 
-def scripted(values):
-    values = iter(values)
-    return lambda p: {"score": next(values, 0.0)}
-
 BEST = dict(eval_dataset=Augmented(4), eval_strategy="steps", eval_steps=5, metric_for_best_model="score", load_best_model_at_end=True)
 
 
 def test_the_best_of_another_run_is_not_taken(tmp_path):
     "A cell that is run again writes under the same names."
-    alone = made(tmp_path / "alone", compute_metrics=scripted([0.1, 0.9]), **BEST)
+    alone = quiet_learner(tmp_path / "alone", compute_metrics=scripted([0.1, 0.9]), **BEST)
     alone.train()
-    a = made(tmp_path / "a", compute_metrics=scripted([0.1, 0.9]), **BEST)
+    a = quiet_learner(tmp_path / "a", compute_metrics=scripted([0.1, 0.9]), **BEST)
     a.step(12); a.run_state.parts.saver.wait()
-    b = made(tmp_path / "a", compute_metrics=scripted([0.1, 0.2, 0.3]), seed=7, **BEST)
+    b = quiet_learner(tmp_path / "a", compute_metrics=scripted([0.1, 0.2, 0.3]), seed=7, **BEST)
     b.step(12); b.run_state.parts.saver.wait()
     a.train()
     assert all(torch.equal(x, y) for x, y in zip(a.model.state_dict().values(), alone.model.state_dict().values()))
 
 
 def test_a_moved_folder_keeps_its_best(tmp_path):
-    a = made(tmp_path / "x", compute_metrics=scripted([0.1, 0.9, 0.8, 0.7]), save_total_limit=2, **BEST | dict(save_strategy="steps", save_steps=5))
+    a = quiet_learner(tmp_path / "x", compute_metrics=scripted([0.1, 0.9, 0.8, 0.7]), save_total_limit=2, **BEST | dict(save_strategy="steps", save_steps=5))
     a.step(17); a.save_checkpoint(); a.free()
     os.rename(tmp_path / "x", tmp_path / "y")
-    b = made(tmp_path / "y", compute_metrics=scripted([]), save_total_limit=2, **BEST | dict(save_strategy="steps", save_steps=5))
+    b = quiet_learner(tmp_path / "y", compute_metrics=scripted([]), save_total_limit=2, **BEST | dict(save_strategy="steps", save_steps=5))
     with warnings.catch_warnings(): warnings.simplefilter("error"); b.train(resume_from_checkpoint=True)
     assert b.state.best_model_checkpoint == str(tmp_path / "y" / "checkpoint-10") and (tmp_path / "y" / "checkpoint-10").is_dir()
 
@@ -100,7 +96,7 @@ def test_home_and_the_present_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "home").mkdir(); (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
-    learn = made("out", save_strategy="steps", save_steps=5)
+    learn = quiet_learner("out", save_strategy="steps", save_steps=5)
     learn.step(6)
     monkeypatch.chdir(tmp_path / "elsewhere")
     learn.step(6); learn.run_state.parts.saver.wait()
@@ -111,30 +107,30 @@ def test_home_and_the_present_folder(tmp_path, monkeypatch):
 
 
 def test_a_model_of_another_precision(tmp_path):
-    learn = made(tmp_path)
+    learn = quiet_learner(tmp_path)
     learn.step(2)
     folder = learn.save_checkpoint()
     from toys import hard_model
-    other = made(tmp_path / "b", model=hard_model().double())
+    other = quiet_learner(tmp_path / "b", model=hard_model().double())
     with pytest.raises(ValueError, match="a model in torch.float32, and this one is in torch.float64"): other.load_checkpoint(folder)
     assert {t.dtype for t in other.model.state_dict().values() if t.is_floating_point()} == {torch.float64}
 
 
 def test_a_log_that_is_deleted_under_way(tmp_path):
-    learn = made(tmp_path, save_strategy="steps", save_steps=5)
+    learn = quiet_learner(tmp_path, save_strategy="steps", save_steps=5)
     learn.step(6); learn.run_state.parts.saver.wait()
     shutil.rmtree(tmp_path / "runs")
     with pytest.warns(UserWarning, match="continues without a log"): learn.step(6)
     learn.run_state.parts.saver.wait()
     assert (tmp_path / "checkpoint-10" / "history.jsonl").is_file() and learn.step(1)
-    other = made(tmp_path, save_strategy="steps", save_steps=5)
+    other = quiet_learner(tmp_path, save_strategy="steps", save_steps=5)
     other.load_checkpoint()
     assert other.state.global_step == 10 and other.history.frame().step.tolist() == [*range(1, 11)]
 
 
 def test_a_snapshot_does_not_bring_a_folder_along(tmp_path):
     "A branch that goes back to a snapshot of its parent goes on writing to its own folder."
-    learn = made(tmp_path, save_strategy="steps", save_steps=5)
+    learn = quiet_learner(tmp_path, save_strategy="steps", save_steps=5)
     learn.step(12)
     there = learn.snapshot()
     branch = learn.branch(learning_rate=0.001)
@@ -147,7 +143,7 @@ def test_a_snapshot_does_not_bring_a_folder_along(tmp_path):
 def test_the_best_of_a_future_left_behind_is_counted(tmp_path, rewind_every):
     "Like any other that is retired: save_total_limit removes it first, also where the replay from the beginning saves checkpoints again."
     scores = {5: 0.5, 10: 0.9, 15: 0.1, 20: 0.9, 25: 0.9, 30: 0.8}
-    learn = made(tmp_path, rewind_every=rewind_every, save_strategy="steps", save_steps=5, eval_dataset=Augmented(9), eval_strategy="steps", eval_steps=5, metric_for_best_model="score",
+    learn = quiet_learner(tmp_path, rewind_every=rewind_every, save_strategy="steps", save_steps=5, eval_dataset=Augmented(9), eval_strategy="steps", eval_steps=5, metric_for_best_model="score",
                  greater_is_better=False, load_best_model_at_end=True, save_total_limit=2, compute_metrics=lambda p: {"score": scores[learn.state.global_step]})
     learn.step(22); learn.rewind(12)
     names = lambda: {p.name for p in tmp_path.glob("*checkpoint*")}   # noqa: E731
@@ -159,7 +155,7 @@ def test_the_best_of_a_future_left_behind_is_counted(tmp_path, rewind_every):
 def test_a_best_one_that_could_not_be_written(tmp_path, monkeypatch):
     "The one before stays the best, and stays."
     scores, write, full = iter([0.5, 0.1, 0.9, 0.9, 0.9, 0.9]), saver.write_checkpoint, []
-    learn = made(tmp_path, save_strategy="steps", save_steps=5, eval_dataset=Augmented(9), eval_strategy="steps", eval_steps=5, metric_for_best_model="score",
+    learn = quiet_learner(tmp_path, save_strategy="steps", save_steps=5, eval_dataset=Augmented(9), eval_strategy="steps", eval_steps=5, metric_for_best_model="score",
                  greater_is_better=False, load_best_model_at_end=True, save_total_limit=1, compute_metrics=lambda p: {"score": next(scores)})
     def sometimes(package, folder):
         if full: raise OSError(errno.ENOSPC, "No space left on device")
@@ -176,7 +172,7 @@ def test_a_best_one_that_could_not_be_written(tmp_path, monkeypatch):
 
 
 def test_no_thread_to_be_had(tmp_path, monkeypatch):
-    learn = made(tmp_path)
+    learn = quiet_learner(tmp_path)
     learn.step(2)
     with monkeypatch.context() as m:
         def start(self): raise RuntimeError("can't start new thread")
@@ -188,18 +184,18 @@ def test_no_thread_to_be_had(tmp_path, monkeypatch):
 
 def test_a_checkpoint_saved_before_the_first_step_after_resuming(tmp_path):
     "The log in output_dir lags behind the checkpoint's own copy of the history, which is read instead."
-    like = made(tmp_path / "like")
+    like = quiet_learner(tmp_path / "like")
     like.train()
-    first = made(tmp_path / "out")
+    first = quiet_learner(tmp_path / "out")
     first.step(3)
-    second = made(tmp_path / "out")
+    second = quiet_learner(tmp_path / "out")
     second.load_checkpoint(first.save_checkpoint(tmp_path / "one"))
-    third = made(tmp_path / "out")
+    third = quiet_learner(tmp_path / "out")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         third.load_checkpoint(second.save_checkpoint(tmp_path / "two"))
         third.step(4)
-        fourth = made(tmp_path / "out")
+        fourth = quiet_learner(tmp_path / "out")
         fourth.load_checkpoint(third.save_checkpoint(tmp_path / "three"))
         fourth.train()
     assert fourth.history.column("step").tolist() == [*range(1, 31)]
@@ -210,7 +206,7 @@ def test_a_checkpoint_saved_before_the_first_step_after_resuming(tmp_path):
 
 def test_a_failure_before_the_writing_leaves_the_former_best_checkpoint(tmp_path, monkeypatch):
     "Gathering or writing the parts of a sharded model may fail (a full disk) before the files of the checkpoint are begun."
-    learn = made(tmp_path, eval_dataset=Augmented(), save_strategy="steps", save_steps=2, eval_strategy="steps", eval_steps=2, load_best_model_at_end=True, metric_for_best_model="loss", learning_rate=0.01)
+    learn = quiet_learner(tmp_path, eval_dataset=Augmented(), save_strategy="steps", save_steps=2, eval_strategy="steps", eval_steps=2, load_best_model_at_end=True, metric_for_best_model="loss", learning_rate=0.01)
     learn.step(2)
     learn.step(1)
     best = learn.state.best_metric, learn.state.best_global_step, learn.state.best_model_checkpoint
@@ -277,20 +273,20 @@ def test_weights_that_the_checkpoint_freezes_or_unfreezes_are_named(tmp_path, th
 
 @pytest.mark.parametrize("rewind", [True, False])
 def test_a_checkpoint_of_the_restored_step_stays(tmp_path, rewind):
-    learn = made(tmp_path / "out", save_strategy="no", rewind_every=1)
+    learn = quiet_learner(tmp_path / "out", save_strategy="no", rewind_every=1)
     learn.step(7)
     learn.snapshot("before")
     folder = learn.save_checkpoint()
     learn.step(3)
     learn.rewind(to=7) if rewind else learn.restore("before")
     assert os.path.isdir(folder) and get_last_checkpoint(tmp_path / "out") == str(folder)
-    again = made(tmp_path / "out", save_strategy="no", rewind_every=1)
+    again = quiet_learner(tmp_path / "out", save_strategy="no", rewind_every=1)
     again.load_checkpoint(folder)
     assert [n for n in unequal(finish(again), finish(learn), ignore=("args",)) if isinstance(n, str) and "/" in n] == []
 
 
 def test_a_checkpoint_after_a_change_that_is_undone_is_retired(tmp_path):
-    learn = made(tmp_path / "out", save_strategy="no", rewind_every=1)
+    learn = quiet_learner(tmp_path / "out", save_strategy="no", rewind_every=1)
     learn.step(7)
     learn.snapshot("before")
     learn.set(learning_rate=0.5)

@@ -252,21 +252,6 @@ def test_checkpoints_in_the_trainers_layout(folder, tmp_path):
     assert differences(one.snapshot(), two.snapshot()) == []
 
 
-def test_adapters_in_the_model_itself(folder, tmp_path):
-    "As add_adapter() of transformers makes them."
-    def made():
-        model = load(folder, "nf4")
-        torch.manual_seed(1)
-        model.add_adapter(peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"]))
-        return model
-    one = learner(made(), tmp_path)
-    one.train()
-    assert not (tmp_path/"checkpoint-3"/"model.safetensors").exists()
-    two = learner(made(), tmp_path)
-    two.train(resume_from_checkpoint=str(tmp_path/"checkpoint-3"))
-    assert differences(one.snapshot(), two.snapshot()) == []
-
-
 class Own(torch.nn.Module):
     "A quantized layer of bitsandbytes in a module of the user's own, with trained layers beside it."
     def __init__(self):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from conftest import ROOT
-from toys import Augmented, Bomb, Boom, accuracy, every_event, finish, hard_learner, told, unequal
+from toys import Augmented, Bomb, Boom, accuracy, every_event, finish, hard_learner, unequal
 from trainer_nb import Learner, TrainerCallback, differences
 from trainer_nb.core.errors import InvalidOperation
 from trainer_nb.state.rewind_buffer import Account, place_to_drop, snapshot_nbytes
@@ -72,15 +72,6 @@ def test_to_a_step_by_its_number():
                                 (dict(n=2, to=1), TypeError, r"rewind\(n\) or rewind\(to=step\), not both"), (dict(step=2), TypeError, "it is called 'to'")]:
         with pytest.raises(error, match=words): learn.rewind(**wrong)
     assert unequal(finish(learn), finish(other), ignore=("args",)) == []
-
-
-def test_from_the_end():
-    "A finished run is not finished any more."
-    learn = hard_learner(rewind_every=5, **LONG)
-    want = finish(learn)
-    learn.rewind(7)
-    assert learn.state.global_step == 23 and not learn.run_state.finished
-    assert unequal(finish(learn), want) == []
 
 
 # with the number of steps that a rewind from step 15 to step 9 replays
@@ -286,16 +277,6 @@ def test_a_torn_run_is_put_right():
     learn.optimizer.fails = False
     assert learn.rewind(0).replayed == 2 and learn.state.global_step == 6
     assert unequal(finish(learn), want) == []
-
-
-def test_callbacks_hear_of_replayed_steps():
-    "A callback that takes part in the steps has to; it is the same run again."
-    ear = told()
-    learn = hard_learner(callbacks=[ear], rewind_every=4, **LONG)
-    learn.step(7)
-    ear.heard.clear()
-    learn.rewind(1)
-    assert [step for event, step in ear.heard if event == "on_step_end"] == [5, 6]
 
 
 def test_an_interrupt_within_the_replay():
@@ -529,17 +510,6 @@ def test_the_reason_before_the_beginning_of_a_branch_and_of_another_run():
         later.step(2)
         with pytest.raises(ValueError, match="this run begins at step 5, and has no earlier steps"): later.rewind(3)
         assert later.rewind(2).step == 5
-
-
-def test_a_replay_that_differs_is_in_the_journal():
-    factor = [1]
-    class Scaled(Learner):
-        def compute_loss(self, *args, **kwargs): return factor[0] * super().compute_loss(*args, **kwargs)
-    learn = hard_learner(Scaled, rewind_every=2)
-    learn.step(4)
-    factor[0] = 2
-    with pytest.warns(UserWarning, match="is not what it was the first time"): assert learn.rewind(1).different == [3]
-    assert learn.history.journal()[-1]["what"] == "1 step back; the replayed step 3 has another loss"
 
 
 def test_a_method_that_is_deleted_or_assigned_again():

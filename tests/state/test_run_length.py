@@ -106,52 +106,12 @@ def test_going_back_after_the_data_were_replaced(size):
     check(learn, 8, size // 4)
 
 
-def test_a_finished_run_goes_back_after_the_data_were_replaced():
-    learn = make()
-    learn.step(8)
-    learn.snapshot("a")
-    learn.train()
-    learn.train_dataset = Rows(64)
-    learn.restore("a")
-    check(learn, 8, 16)
-
-
 def test_a_run_begins_anew_after_the_data_were_replaced():
     learn = make()
     learn.step(10)
     learn.train_dataset = Rows(64)
     learn.reset()
     check(learn, 0, 16, 16)
-
-
-def test_going_back_after_the_loader_was_replaced():
-    "The data have as many samples, in other batches."
-    learn = make(DataLoader(Rows(), batch_size=4))
-    learn.step(8)
-    learn.snapshot("a")
-    learn.step(1)
-    learn.train_dataset = DataLoader(Rows(), batch_size=8)
-    learn.restore("a")
-    check(learn, 8, 4)
-
-
-def test_the_snapshot_of_another_learner_with_other_data():
-    learn = make()
-    learn.step(8)
-    other = make(Rows(64))
-    other.restore(learn.snapshot())
-    assert len(other.train_dataset) == 64
-    check(other, 8, 16)
-
-
-def test_going_back_to_former_settings():
-    learn = make()
-    learn.step(6)
-    learn.set(per_device_train_batch_size=8)
-    learn.step(2)
-    learn.rewind(to=3)
-    assert learn.args.per_device_train_batch_size == 4
-    check(learn, 3, 8, 5)
 
 
 @pytest.mark.parametrize("at", [3, 8])
