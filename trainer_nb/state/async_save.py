@@ -140,7 +140,7 @@ class Saver:
     def after_restore(
         self, run: RunState,
         best,  # the checkpoint that was the best before
-        replays_to: int | None = None,  # step up to which a replay follows; the best one before is not deleted until its end
+        replays_to: int | None = None,  # step up to which a replay follows, until whose end the best one before stays
     ):
         "Retire the checkpoints that do not lie in the past of a restored run; those that a replay comes to stay."
         invalidate_future(run, -1 if replays_to is None else replays_to)
@@ -148,7 +148,8 @@ class Saver:
         if replays_to is None: warn_lost_best(run)
         state = run.state
         has_best = state.best_model_checkpoint is not None
-        self.best = (state.best_metric, state.best_global_step, state.best_model_checkpoint) if has_best else (None, None, None)
+        best_now = (state.best_metric, state.best_global_step, state.best_model_checkpoint)
+        self.best = best_now if has_best else (None, None, None)
 
     def free(self):
         self.wait()
@@ -426,7 +427,7 @@ def replace_existing(taken: Path, run: RunState) -> Path | None:
     if is_own_checkpoint(taken, run_id) or not any(taken.iterdir()): return move_aside(taken, run_id)
     other = checkpoint_run_id(taken)
     if other not in (None, run_id) and is_open_elsewhere(log_path(taken.parent, other)):
-        raise FileExistsError("another process writes the checkpoints of its run there; give each run an output_dir of its own")
+        raise FileExistsError("another process writes checkpoints of its run there; give each run an output_dir of its own")
     retired = invalidate(taken)
     if other != run_id and "retired" not in run.reports.reported:
         run.reports.reported.add("retired")

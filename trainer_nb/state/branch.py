@@ -66,7 +66,7 @@ _MADE_ONCE = (
     "is what a Learner is made with; make a new one with it, and load a checkpoint or the snapshot's weights there"
 )
 _IN_GROUPS = (
-    "is in the optimizer's groups, which a branch copies; for g in branch.optimizer.param_groups: g['betas'] = ... changes it there"
+    "is in the groups of the branch's optimizer: for g in branch.optimizer.param_groups: g['betas'] = ... changes it"
 )
 NOT_IN_BRANCH = {
     **dict.fromkeys(("optim", "optim_args", "optim_target_modules", "layer_groups"), _TAKEN_OVER),

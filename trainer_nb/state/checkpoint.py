@@ -39,7 +39,8 @@ from .model_files import read_weights, unchanged_base_names, write_weights
 
 # %% ../../nbs/07_state/03_checkpoint.ipynb #48ef718a
 TYPE_KEY = "~"
-ENCODED_CLASSES = {c.__name__: c for c in (Cursor, Place, TrainerState, TrainerControl, SamplerCopy, nodes.Tree, *nodes.NODES)}
+_CLASSES = (Cursor, Place, TrainerState, TrainerControl, SamplerCopy, nodes.Tree, *nodes.NODES)
+ENCODED_CLASSES = {c.__name__: c for c in _CLASSES}
 
 def _tagged(kind: str, value): return {TYPE_KEY: kind, "value": value}
 
@@ -255,7 +256,7 @@ class CheckpointContents(NamedTuple):
     "Hold the parts of a checkpoint."
     snapshot: Snapshot
     model: Any              # written by its own library
-    live: Any               # a temporary folder with what the model's or the user's own code has written; None without such code
+    live: Any               # a temporary folder with what the model's or the user's own code has written, if any
     entries: dict           # as returned by `state_dict_entries`
     processing_class: Any   # for example a tokenizer; written too
     manifest: dict          # step, run, ...
@@ -450,11 +451,11 @@ def merge(
     sources: Sequence,  # of weights, as in source_weights
     weights: Sequence[float] | None = None,  # of the sources; None: all alike
 ) -> dict[str, torch.Tensor]:
-    """Return the weighted mean of the weights of several sources, for `model.load_state_dict()`; what is no fraction is that
-    of the last one. Raise ValueError if they are of different models."""
+    """Return the weighted mean of the weights of several sources, for `model.load_state_dict()`; of what is no fraction,
+    that of the last one. Raise ValueError if they are of different models."""
     parts = [1.0] * len(sources) if weights is None else list(weights)
     if len(parts) != len(sources) or not sum(parts):
-        raise ValueError(f"merge() has {len(sources)} sources and weights={weights!r}; give one number for each, with a sum.")
+        raise ValueError(f"merge() has {len(sources)} sources and weights={weights!r}; give a number for each, with a sum.")
     total: dict[str, torch.Tensor] = {}
     for source, part in zip(sources, parts):
         read = source_weights(source)

@@ -230,8 +230,10 @@ def copy_loader(loader: torch.utils.data.DataLoader, memo: dict) -> torch.utils.
         new |= copy_part({k: vars(loader)[k] for k in ("sampler", "batch_sampler")}, memo)
     except Exception as error:
         names = ", ".join(f"{type(part).__name__}.{name}" for part in parts for name in vars(part))
-        raise InvalidOperation(f"A sampler cannot be copied ({error}). Make what it holds in its __iter__(), or give its class"
-                               f" __deepcopy__(); its attributes are {names}.") from error
+        raise InvalidOperation(
+            f"A sampler cannot be copied ({error}). Make what it holds in its __iter__(), or give its class __deepcopy__();"
+            f" its attributes are {names}."
+        ) from error
     memo[id(loader)] = made = copy.copy(loader)
     # a loader refuses to have its attributes assigned
     vars(made).update(new)
@@ -316,8 +318,8 @@ def copy_or_share(
         used = used_part(thing, parts)
         if used is not None:
             raise InvalidOperation(
-                f"{name} holds {used}, and cannot be copied ({type(error).__name__}: {error}), so a copy of the learner would"
-                " compute with the original."
+                f"{name} holds {used}, and cannot be copied ({type(error).__name__}: {error}), so a copy of the learner"
+                " would compute with the original."
             ) from error
         # also for others that refer to it
         memo[id(thing)] = thing
@@ -437,8 +439,8 @@ def check_functions(
         used = used_part(vars(learner)[name], model_parts(learner.run_state.model))
         if used is None: continue
         raise InvalidOperation(
-            f"{name} refers to {used}, and model_init makes another model for each trial; override compute_loss(model, inputs)"
-            " or create_optimizer() in a subclass, which find the trial's model."
+            f"{name} refers to {used}, and model_init makes another model for each trial; override compute_loss(model,"
+            " inputs) or create_optimizer() in a subclass, which find the trial's model."
         )
     made = {key: new for key, new in memo.items() if key not in (id(new), id(memo))}
     copied = {key for key, new in made.items() if new is not None and not is_resource(new)}
@@ -450,21 +452,22 @@ def check_functions(
             part = used_part(function, own, own)
             used = part or used_part(function, {}, own, copied_name)
             if used is None: continue
-            reads = f"{name}: the function {function.__qualname__} reads {used}, by its closure, a default value or a global"
+            reads = f"{name}: the function {function.__qualname__} reads {used}, by closure, a default value or a global"
             if computes and part is not None and (package := defining_package(learner)) is not None:
                 raise InvalidOperation(
-                    f"branch() and hyperparameter_search() cannot copy a {type(learner).__name__}: {package} has put a function"
-                    " that refers to the model into it; learn.snapshot('before'), learn.set(...) and learn.restore('before') try settings in turn."
+                    f"branch() and hyperparameter_search() cannot copy a {type(learner).__name__}: {package} has put a"
+                    " function that refers to the model into it; learn.snapshot('before'), learn.set(...) and"
+                    " learn.restore('before') try settings in turn."
                 )
             if computes and part is not None:
                 raise InvalidOperation(
-                    f"{reads}, and would compute with the same one in a copy of the learner. What is copied with the model is a"
-                    " method of the model, functools.partial(function, model), or an object of a class with __call__ that holds"
-                    " the model."
+                    f"{reads}, and would compute with the same one in a copy of the learner. What is copied with the model"
+                    " is a method of the model, functools.partial(function, model), or an object of a class with __call__"
+                    " that holds the model."
                 )
             warn(
-                f"{reads}, and would read the original in the copy of the learner as well. Write it as a class with __call__"
-                " that holds the object, or a callback that has it in an attribute: that is copied."
+                f"{reads}, and would read the original in the copy of the learner as well. Write it as a class with"
+                " __call__ that holds the object, or a callback that has it in an attribute: that is copied."
             )
 
 # %% ../../nbs/07_state/14_clone.ipynb #6372d09f

@@ -95,7 +95,8 @@ class ScriptMode(NamedTuple):
         if args.save_only_model or (args.save_strategy == "no" and not args.enable_jit_checkpoint):
             setting = "save_only_model=True" if args.save_only_model else "save_strategy='no'"
             raise ValueError(
-                f"export_script(resume=True): with {setting} the run writes no checkpoint that can be resumed; leave it out."
+                f"export_script(resume=True): with {setting} the run writes no checkpoint that can be resumed;"
+                " leave it out."
             )
 
 # %% ../../nbs/07_state/19_export_script.ipynb #b916e379
@@ -132,7 +133,8 @@ def make_draft(learner: TrainerBase, mode: ScriptMode, start: RunStart) -> Draft
         end = max((a.order for a in actions if a.event is not None or a.step < learner.state.global_step), default=-1)
         actions = [a for a in actions if a.order <= end]
     # the script does not repeat the steps of other learners
-    trained = {id(v.model) for v in names.values() if isinstance(v, TrainerBase) and v.state.global_step} - {id(learner.model)}
+    others = [v for v in names.values() if isinstance(v, TrainerBase) and v.state.global_step]
+    trained = {id(other.model) for other in others} - {id(learner.model)}
     mentioned = set().union(*(s.reads for s in kept))
     teachers = {n: v for n, v in names.items() if isinstance(v, torch.nn.Module) and id(v) in trained and n in mentioned}
     return Draft(learner, mode, start, name, own, kept[:count], actions, teachers, doubts)
@@ -150,7 +152,8 @@ def start_lines(draft: Draft) -> list[str]:
         lines.append(set_code(name, {k: v for k, v in changed.items() if k not in ("output_dir", "hub_token")}))
     if draft.learner.args.output_dir is not None: lines.append(f"{name}.args.output_dir = _output_dir")
     if draft.learner.model_init is None: lines.append(f'_script.load_weights({name}.model, _files / "first.safetensors")')
-    if draft.start.weights("(loss)."): lines.append(f'_script.load_weights({name}.loss_func, _files / "first_loss.safetensors")')
+    if draft.start.weights("(loss)."):
+        lines.append(f'_script.load_weights({name}.loss_func, _files / "first_loss.safetensors")')
     names = [n for n in draft.start.weights() if f"weights/{n}" in draft.start.snapshot.tensors]
     frozen = [n for n in names if n not in draft.start.snapshot.values["trainable"]]
     if settings is not None and frozen:
@@ -207,10 +210,11 @@ def begin_script(
     path: str | Path,  # of the script
     description: str,
 ) -> tuple[Path, str]:
-    "Read the command line, and restore the random generators of the session; return the script's files and the output folder."
+    "Read the command line, and restore the random generators; return the script's files and the output folder."
     path = Path(path).resolve()
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
-    parser.add_argument("--output_dir", default=str(path.with_name(f"{path.stem}_output")), help="where the model is saved")
+    default = str(path.with_name(f"{path.stem}_output"))
+    parser.add_argument("--output_dir", default=default, help="where the model is saved")
     output_dir = parser.parse_args().output_dir
     states = load_file(files_folder(path) / "generators.safetensors")
     torch.set_rng_state(states["torch"])
@@ -243,8 +247,9 @@ def check_weights(
     "Compare a model's weights with those of the run, and warn of a difference."
     if weights_digest(model) == digest: return print("The weights are those of the run, byte for byte.")
     present = {"torch": torch.__version__, "threads": torch.get_num_threads()}
-    differs = "".join(f" The run was made with {k} {v}; here it is {present[k]}." for k, v in made_with.items() if v != present[k])
-    warnings.warn(f"The weights are not those that the run had; the top of this file lists possible causes.{differs}", stacklevel=2)
+    others = [f" The run was made with {k} {v}; here it is {present[k]}." for k, v in made_with.items() if v != present[k]]
+    text = "The weights are not those that the run had; the top of this file lists possible causes."
+    warnings.warn(text + "".join(others), stacklevel=2)
 
 def end_script(learner: TrainerBase, output_dir: str):
     "Print the last evaluation, or else the last step, and where the model is saved."

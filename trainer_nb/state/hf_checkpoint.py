@@ -168,7 +168,7 @@ def read_trainer_state(folder: Path) -> TrainerState:
     given = {k: v for k, v in written.items() if k in known and v is not None} if isinstance(written, dict) else {}
     if type(given.get("global_step")) is int and type(given.get("epoch", 0)) in (int, float):
         return TrainerState(**given)
-    raise CorruptCheckpoint(f"{path} is truncated, or was not written by transformers' Trainer. Resume from an older checkpoint.")
+    raise CorruptCheckpoint(f"{path} is truncated, or was not written by the Trainer. Resume from an older checkpoint.")
 
 def position_after_batches(feed, epoch: int, batches: int) -> int:
     "Return the number of samples in the first micro-batches of an epoch, reading them if necessary."
@@ -384,7 +384,8 @@ def describe_missing_user_state(
     names = [f"{h}.{k}" for h, saved in user["holders"].items() if h.partition(".")[0] not in others for k in saved["items"]]
     if not names: return []
     more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-    return [f"the Trainer's files hold no attributes of user code, so {', '.join(names[:10])}{more} keep their present values"]
+    kept = f"{', '.join(names[:10])}{more}"
+    return [f"the Trainer's files hold no attributes of user code, so {kept} keep their present values"]
 
 # settings that change the numbers of a run and are in no other file
 _COMPARED_ARGS = ("seed", "data_seed", "max_grad_norm", "label_smoothing_factor", "neftune_noise_alpha", "bf16",
@@ -447,7 +448,8 @@ def read_engine_checkpoint(learner: TrainerBase, folder: Path, unpickle: bool) -
     values = form.values | state_fields(run, there, state, before.values)
     path = folder / "scheduler.pt"
     if path.is_file():
-        values["lr_scheduler"], of_rates = convert_scheduler_state(run, before.values["lr_scheduler"], read_torch_file(path))
+        schedule = before.values["lr_scheduler"]
+        values["lr_scheduler"], of_rates = convert_scheduler_state(run, schedule, read_torch_file(path))
         said = said + of_rates
     return Snapshot(form.tensors, values | {"about": {"said": said}})
 

@@ -230,7 +230,7 @@ def split_optimizer_state(
 
 # %% ../../nbs/07_state/04_hf_optimizer.ipynb #f9ae19e2
 # options of torch's optimizers and of others like them, which no step changes; the rate belongs to the schedule
-_OPTIONS = ("initial_lr", "weight_decay", "betas", "eps", "momentum", "dampening", "nesterov", "amsgrad", "alpha", "centered")
+_OPTIONS = "initial_lr weight_decay betas eps momentum dampening nesterov amsgrad alpha centered".split()
 
 def describe_group_differences(mine, groups) -> list[str]:
     "Return warnings about settings that differ in the file."

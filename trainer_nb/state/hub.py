@@ -298,7 +298,7 @@ class Uploader:
         return self.token, self.repo_id, self.url
 
     def open(self, learner: TrainerBase) -> None:
-        "Open the repository of a run that is pushed, unless it is open; called on all processes, which all raise an error."
+        "Open the repository of a run that is pushed, unless it is open; all processes call this, and raise an error."
         def open_it() -> None:
             open_repository(learner)
             announce_repository(learner.run_state)
@@ -400,7 +400,7 @@ def pop_token(changes: dict[str, Any]) -> list[str | None]:
     Raise TypeError for a value that is no text."""
     found = [changes.pop(name) for name in TOKEN_NAMES if name in changes]
     if not all(token is None or isinstance(token, str) for token in found):
-        raise TypeError("hub_token should be text, such as 'hf_...', or None for the token that is stored on this machine.")
+        raise TypeError("hub_token should be text, such as 'hf_...', or None for the one that is stored on this machine.")
     return found
 
 def set_token(run: RunState, tokens: Iterable[str | None]) -> None:
@@ -432,7 +432,8 @@ def open_branch_repository(
     leave_repository(learner, origin, tokens)
     # a revision alone is a branch in the origin's repository; a name without an owner may be the origin's
     name = (model_id if "hub_model_id" in changes else origin_id) or ""
-    is_origins = name in ("", origin_id, origin_id.split("/")[-1]) and (revision or "main") == (former.hub_revision or "main")
+    is_same_branch = (revision or "main") == (former.hub_revision or "main")
+    is_origins = is_same_branch and name in ("", origin_id, origin_id.split("/")[-1])
     if changes.keys() & {"hub_model_id", "hub_revision"} and not is_origins:
         vars(args).update(push_to_hub=pushes, hub_model_id=name, hub_revision=revision)
         if pushes: open_repository(learner)

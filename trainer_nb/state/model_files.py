@@ -41,8 +41,8 @@ class PretrainedModel(Protocol):
         raise NotImplementedError
 
 def with_own_memory(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state_dict with copies of the tensors whose memory is a part of another one's, as in a flattened LSTM, or has
-    other users; {} if there are none. Tied entries, which are one object, stay one."""
+    """Return a state_dict with copies of the tensors whose memory is a part of another one's, as in a flattened LSTM, or
+    has other users; {} if there are none. Tied entries, which are one object, stay one."""
     tensors = {
         id(t): t for t in state.values()
         if type(t) in PLAIN_TENSORS and t.layout is torch.strided and not t.is_meta and not has_scale(t) and t.numel()
@@ -152,8 +152,8 @@ def unchanged_base_names(
     run: RunState,
     snapshot: Snapshot,  # of the run
 ) -> frozenset:
-    """Return the snapshot names of the weights that a checkpoint need not hold: those of the base, and of frozen modules that
-    user code holds, such as a teacher, with which the run began."""
+    """Return the snapshot names of the weights that a checkpoint need not hold: those of the base, and of frozen modules
+    that user code holds, such as a teacher, with which the run began."""
     first = run.first.snapshot.tensors if run.first.snapshot is not None else {}
     nodes = [o for o in (snapshot.values.get("user") or {}).get("nodes", ()) if isinstance(o, TensorNode)]
     user = {o.place.name for o in nodes if o.is_parameter and not o.requires_grad and o.place.kind == "whole"}

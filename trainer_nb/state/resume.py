@@ -50,8 +50,7 @@ def describe_unusable_checkpoints(shelf) -> str:
     left = sorted(p.name for p in Path(shelf).glob("retired-*"))
     if there: return f" ({there[-1]} holds the weights alone, because of save_only_model=True)"
     if not left: return ""
-    return (f" ({left[-1]} is of a future that was left behind; resume_from_checkpoint={str(Path(shelf, left[-1]))!r} "
-            "takes it all the same)")
+    return f" ({left[-1]} is of a discarded future; resume_from_checkpoint={str(Path(shelf, left[-1]))!r} takes it)"
 
 def resolve_checkpoint(
     learner: TrainerBase,
@@ -93,8 +92,8 @@ def check_no_model_folder(learner: TrainerBase, folder: Path) -> None:
     if (folder / "adapter_config.json").is_file():
         read = f"PeftModel.from_pretrained(base_model, '{folder}') reads them"
     elif hasattr(model, "save_pretrained"):
-        read = f"{type(model).__name__}.from_pretrained('{folder}') reads them, and a Learner with that model begins a new run"
-    raise ValueError(f"{folder} holds the weights of a model alone, as save_model() writes them, and not a run; {read}.")
+        read = f"{type(model).__name__}.from_pretrained('{folder}') reads them for a Learner, which begins a new run"
+    raise ValueError(f"{folder} holds the weights of a model, as save_model() writes them, and not a run; {read}.")
 
 def no_checkpoint_message(
     where,  # as given by the user
