@@ -141,9 +141,9 @@ def adapted(more=lambda model: model, **given):
 
 class Texts(nn.Module):
     "A recurrent network that reads the state of a place."
-    def __init__(self, last):
+    def __init__(self, last, padding=None):
         super().__init__()
-        self.words, self.states, self.head, self.last = nn.Embedding(60, 8), nn.GRU(8, 32, batch_first=True), nn.Linear(32, 2), last
+        self.words, self.states, self.head, self.last = nn.Embedding(60, 8, padding_idx=padding), nn.GRU(8, 32, batch_first=True), nn.Linear(32, 2), last
     def forward(self, input_ids, attention_mask):
         return self.head(self.states(self.words(input_ids))[0][range(len(input_ids)), self.last(attention_mask)])
 
@@ -193,7 +193,15 @@ def padded(rows):
     return {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": torch.tensor([y for _, y in rows])}
 
 
+def sorted_alone(rows):
+    batch = padded(sorted(rows, key=lambda row: -len(row[0])))
+    return batch | {"labels": torch.tensor([y for _, y in rows])}
+
+
+def block(): return nn.Sequential(nn.Linear(32, 32), nn.Tanh())
+def stacked(blocks): return nn.Sequential(nn.Linear(8, 32), *blocks, nn.Linear(32, 2))
 SHORT = [([1 + (i * j) % 59 for j in range(1, 4 + i % 6)], i % 2) for i in range(1, 60)]
+SEVENS = [([8 + i % 40, *[7] * (i % 3), 8 + i % 37], i % 2) for i in range(200)]
 SHORT = {"data": SHORT, "eval_dataset": None, "data_collator": padded}
 
 
@@ -299,6 +307,24 @@ FAULTS = {
     "one batch that can be learned": [
         ({"model": net(cut)}, {"model": net(whole)}),
         ({**REGRESSION, "data": pairs(X[:300], SUMS[:300] + 1e5)}, {**REGRESSION, "data": pairs(X[:300], SUMS[:300])}),
+    ],
+    "dropout that ends with training": [
+        ({"model": net(lambda n, x: whole(n, F.dropout(x, 0.2, True)))}, {"model": net(lambda n, x: whole(n, F.dropout(x, 0.2, n.training)))}),
+        ({"model": net(noise)}, {"model": net(lambda n, x: whole(n, x + 0.1 * torch.randn_like(x)))}),
+    ],
+    "layers that are made one by one": [({"model": lambda: stacked([block()] * 3)}, {"model": lambda: stacked([block() for _ in range(3)])})],
+    "padding indexes of padding": [
+        ({**SHORT, "data": SEVENS, "model": lambda: Texts(lambda mask: mask.sum(1) - 1, 7)}, {**SHORT, "data": SEVENS, "model": lambda: Texts(lambda mask: mask.sum(1) - 1, 0)}),
+    ],
+    "class weights that help rare classes": [
+        ({"data": pairs(X[:300], FEW), "eval_dataset": None, "loss_func": nn.CrossEntropyLoss(torch.tensor([0.9, 0.1]))}, {"data": pairs(X[:300], FEW), "eval_dataset": None, "loss_func": nn.CrossEntropyLoss(torch.tensor([1.0, 50.0]))}),
+    ],
+    "a decay that leaves the weights": [({"weight_decay": 30.0, "learning_rate": 1e-2}, {"weight_decay": 0.3, "learning_rate": 1e-2})],
+    "samples that are all drawn": [
+        ({"data": DataLoader(TRAIN, 16, sampler=WeightedRandomSampler([0.4, 0.6], 300)), "eval_dataset": None}, {"data": DataLoader(TRAIN, 16, sampler=WeightedRandomSampler(torch.rand(300), 300)), "eval_dataset": None}),
+    ],
+    "labels that stay with their inputs": [
+        ({**SHORT, "data_collator": sorted_alone, "model": lambda: Texts(lambda mask: mask.sum(1) - 1)}, {**SHORT, "data_collator": lambda rows: padded(sorted(rows, key=lambda row: -len(row[0]))), "model": lambda: Texts(lambda mask: mask.sum(1) - 1)}),
     ],
     "a step that can be taken": [({"model": net(lambda n, x: n.last(x))}, {"model": net(whole)}), ({"model": net(lambda n, x: whole(n, x) / 0 * 0)}, {"model": net(whole)})],
 }
@@ -459,7 +485,7 @@ def drawn(i, g=torch.Generator().manual_seed(3)): return torch.randn(8, generato
     {"optim": "sgd", "learning_rate": 0.1, "label_smoothing_factor": 0.0},
     {"optim": "adafactor"},
     {"bf16": True},
-    {"model": net(noise)},
+    {"model": net(lambda n, x: whole(n, x + 0.1 * torch.randn_like(x)))},
     {"data": pairs(X[:300] * 64 + 128, Y[:300]), "eval_dataset": pairs(X[300:] * 64 + 128, Y[300:]), "model": lambda: nn.Sequential(nn.BatchNorm1d(8), mlp())},
     {"data": pairs(torch.randint(2, (300, 8)).float(), Y[:300]), "eval_dataset": pairs(torch.randint(2, (100, 8)).float(), Y[:100])},
 ], ids=["stream", "DataLoader", "accumulation", "sgd", "adafactor", "bf16", "random outputs", "norm first", "few different inputs"])

@@ -34,7 +34,7 @@ def copies_with_other_labels(faulty):
     x, y = table(500)
     train, held_out = split(x, y)
     draw = np.random.default_rng(0)
-    copies = [(v.clone(), (t + 1 + int(draw.integers(2))) % 3 if faulty else t) for v, t in train[:240]]
+    copies = [(v.clone() if faulty else v + 0.01, (t + 1 + int(draw.integers(2))) % 3 if faulty else t) for v, t in train[:240]]
     return learner(seeded(Net), train + copies, held_out, num_train_epochs=8)
 
 
@@ -194,12 +194,10 @@ def body_has_rate_zero(faulty):
     groups = [dict(params=[*model.body.parameters()], lr=1e-2*0.1**(12 if faulty else 1)), dict(params=head, lr=1e-2)]
     optimizer = torch.optim.AdamW(groups)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
-    x, y = table(columns=8)
-    y = (x[:, 0]*x[:, 1] > 0).long() + (x[:, 2]*x[:, 3] > 0).long()
-    return learner(model, *split(x, y), optimizers=(optimizer, schedule), num_train_epochs=12)
+    return learner(model, *split(*table()), optimizers=(optimizer, schedule))
 
 
-@incident("loop", "PyTorch forum: reduction='sum', so the rate depends on the size of the batch", "sum|mean|batch size|samples of the batch")
+@incident("loop", "PyTorch forum: reduction='sum', so the rate depends on the size of the batch", "sum of|a sum|batch size|reduction")
 def loss_is_summed(faulty):
     def loss(out, y): return F.cross_entropy(out, y, reduction="sum" if faulty else "mean")
     return learner(seeded(Net), *split(*table()), loss=loss, optim="sgd", learning_rate=0.1, per_device_train_batch_size=64, max_grad_norm=0, num_train_epochs=10)

@@ -24,6 +24,8 @@ from .evidence import CHECKS, Check, Evidence, EvidenceError, Finding, Unavailab
 from .interpret import collect_tensors
 from .isolated import begin_step, isolated_training
 from .layers import update_norms
+# its checks are added to the table
+from . import mistakes  # noqa: F401
 from .model_checks import batch_norms
 from ..display.tables import TitledTable, format_duration, format_value
 from ..engine.dataloaders import is_overridden
