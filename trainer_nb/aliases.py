@@ -14,7 +14,7 @@ from accelerate import DeepSpeedPlugin, PartialState
 
 import trainer_nb.core.callbacks
 from .args.fields import settings_table
-from .args.deepspeed_args import is_deepspeed_enabled
+from .args.strategy_args import is_deepspeed_enabled
 from .args.parallel import connect_processes
 from .args.training_args import TrainingArguments
 from .core.errors import InvalidOperation

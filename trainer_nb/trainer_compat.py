@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import torch
 from torch.utils.data import DataLoader
 
-from .args.deepspeed_args import is_deepspeed_enabled
+from .args.strategy_args import is_deepspeed_enabled
 from .core.errors import find_hints, is_misspelling, missing_attribute_error, of_package, warn
 from .device.weight_storage import is_model_parallel
 from .engine.dataloaders import make_loader

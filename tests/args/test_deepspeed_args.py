@@ -10,7 +10,7 @@ import torch
 pytest.importorskip("deepspeed")
 
 from trainer_nb import Learner, TrainingArguments
-from trainer_nb.args import deepspeed_args
+from trainer_nb.args import strategy_args
 
 ZERO = {"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 3}}
 
@@ -21,8 +21,8 @@ def launched(monkeypatch):
     from transformers.integrations import deepspeed
     monkeypatch.setattr(deepspeed, "_hf_deepspeed_config_weak_ref", None)
     for name, value in {"LOCAL_RANK": "0", "RANK": "0", "WORLD_SIZE": "1"}.items(): monkeypatch.setenv(name, value)
-    monkeypatch.setattr(deepspeed_args, "connect_processes", lambda *a: None)
-    monkeypatch.setattr(deepspeed_args, "import_deepspeed", lambda *a: SimpleNamespace(init_distributed=lambda **k: None))
+    monkeypatch.setattr(strategy_args, "connect_processes", lambda *a: None)
+    monkeypatch.setattr(strategy_args, "import_deepspeed", lambda *a: SimpleNamespace(init_distributed=lambda **k: None))
     return deepspeed.is_deepspeed_zero3_enabled
 
 

@@ -12,10 +12,9 @@ from torch import nn
 from conftest import ROOT
 from argument_values import NEEDS, OTHER
 from trainer_nb import Learner, TrainingArguments
-from trainer_nb.args.names import FIELD_ALIASES
+from trainer_nb.args.validation import FIELD_ALIASES, UNSUPPORTED
 from trainer_nb.device.accelerator import kwargs_handlers
 from trainer_nb.args.fields import SCRIPT_FIELDS
-from trainer_nb.args.validation import UNSUPPORTED
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -6,7 +6,7 @@ import pytest
 
 from toys import hard_learner
 from trainer_nb import TrainingArguments
-from trainer_nb.args.names import REMOVED, RENAMED, REPLACED
+from trainer_nb.args.validation import REMOVED, RENAMED, REPLACED
 
 MISTAKES = {"learning_rte": "learning_rate", "LEARNING_RATE": "learning_rate", "max_step": "max_steps", "weigth_decay": "weight_decay", "eval_step": "eval_steps",
             "gradient_acumulation_step": "gradient_accumulation_steps", "lr": "learning_rate", "epochs": "num_train_epochs", "batch_size": "per_device_train_batch_size"}

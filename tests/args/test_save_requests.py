@@ -12,7 +12,7 @@ from trainer_nb.args.fields import SaveStrategy
 
 
 def with_file(args, folder):
-    from trainer_nb.args.args_files import args_to_json
+    from trainer_nb.args.validation import args_to_json
     (folder / "training_args.json").write_text(args_to_json(args), encoding="utf-8")
     return TrainingArguments.from_file(folder)
 

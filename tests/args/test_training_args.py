@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 import torch
 import trainer_nb
-from trainer_nb.args.names import FIELD_ALIASES
+from trainer_nb.args.validation import FIELD_ALIASES, REMOVED, RENAMED, REPLACED, UNSUPPORTED
 from trainer_nb.args.training_args import TrainingArgumentsKwargs, TrainingArguments, resolve_args
 from trainer_nb.args.fields import CHOICES, OPTIMIZER_NAMES, SCHEDULE_NAMES, SCRIPT_FIELDS, field_default, field_types
-from trainer_nb.args.names import REPLACED, REMOVED, RENAMED
-from trainer_nb.args.validation import UNSUPPORTED
 from argument_values import NEEDS, OTHER   # noqa: F401
 
 FIELDS = {f.name: f for f in dataclasses.fields(TrainingArguments)}

@@ -11,7 +11,7 @@ pytest.importorskip("deepspeed")
 
 import sharded
 from trainer_nb import TrainingArguments
-from trainer_nb.args.deepspeed_args import make_plugin
+from trainer_nb.args.strategy_args import make_plugin
 
 
 AUTO = {"gradient_clipping": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto", "train_batch_size": "auto"}

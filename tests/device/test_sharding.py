@@ -9,8 +9,8 @@ from sharded import Block, Net, counted, make, rows, same
 from trainer_nb import Learner, TrainerCallback, TrainingArguments
 from trainer_nb.state import resume
 from trainer_nb.core.errors import InvalidOperation
-from trainer_nb.args import fsdp_args
-from trainer_nb.args.fsdp_args import ShardingConfig, resolve_sharding
+from trainer_nb.args import strategy_args
+from trainer_nb.args.strategy_args import ShardingConfig, resolve_sharding
 from trainer_nb.device.sharding import to_local
 from trainer_nb.device.collectives import SINGLE_PROCESS, World
 
@@ -88,7 +88,7 @@ def test_a_session_does_not_read_the_configuration_again(monkeypatch):
     learn = make(fsdp=None)
     learn.step(1)
     def read(config): raise AssertionError("read again")
-    monkeypatch.setattr(fsdp_args, "read_fsdp_config", read)
+    monkeypatch.setattr(strategy_args, "read_fsdp_config", read)
     assert learn.step(1)[0].step == 2
     with pytest.raises(AssertionError, match="read again"): resolve_sharding(True)
 

@@ -4,9 +4,9 @@ import json, warnings
 import pytest, torch
 
 from trainer_nb import TrainingArguments
-from trainer_nb.args.args_files import args_to_json
-from trainer_nb.args.fsdp_args import ShardedPrecision, ShardingConfig, fsdp_config_from_environment, read_fsdp_config
-from trainer_nb.args.fsdp_args import resolve_sharding
+from trainer_nb.args.validation import args_to_json
+from trainer_nb.args.strategy_args import ShardedPrecision, ShardingConfig, fsdp_config_from_environment
+from trainer_nb.args.strategy_args import read_fsdp_config, resolve_sharding
 
 
 @pytest.mark.parametrize("fsdp, config, expected", [
@@ -66,10 +66,10 @@ def test_the_values_of_version_2_do_not_warn():
 
 def test_the_trainer_reads_the_key_for_loading(monkeypatch):
     "transformers' from_pretrained looks at the environment."
-    from trainer_nb.args import fsdp_args
-    monkeypatch.setattr(fsdp_args.os, "environ", {})
+    from trainer_nb.args import strategy_args
+    monkeypatch.setattr(strategy_args.os, "environ", {})
     TrainingArguments(fsdp=True, fsdp_config={"cpu_ram_efficient_loading": True})
-    assert fsdp_args.os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] == "true"
+    assert strategy_args.os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] == "true"
 
 
 ENVIRONMENTS = {   # as `accelerate launch` makes them, by the flags of its configuration

@@ -499,7 +499,7 @@ def test_what_is_returned_logged_and_written(make, tmp_path, case):
 
 def test_arguments_of_an_earlier_release_keep_their_checkpointing():
     "Before the new name there was only the older one."
-    from trainer_nb.args.args_files import from_trainer_values
+    from trainer_nb.args.validation import from_trainer_values
     known = {f.name for f in dataclasses.fields(TrainingArguments)}
     old = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}, "learning_rate": 1e-3}
     assert from_trainer_values(old, known) == {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"use_reentrant": False}, "learning_rate": 1e-3}

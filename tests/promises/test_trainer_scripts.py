@@ -645,7 +645,7 @@ def test_a_key_of_accelerator_config_that_one_process_does_not_need(config, tmp_
 
 
 def test_the_number_of_parameters_alone_selects_the_size_based_policy():
-    from trainer_nb.args.fsdp_args import resolve_sharding
+    from trainer_nb.args.strategy_args import resolve_sharding
     assert trainer_nb.TrainingArguments(fsdp_config={"min_num_params": 2000}).fsdp is None
     for config in ({"min_num_params": 2000}, {"fsdp_min_num_params": 2000, "auto_wrap_policy": "SIZE_BASED_WRAP"}):
         assert resolve_sharding("full_shard auto_wrap", config)[:3] == ("SIZE_BASED_WRAP", None, 2000)

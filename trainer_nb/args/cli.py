@@ -16,7 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 # %% ../../nbs/02_args/09_cli.ipynb #1659cbf5
 from .fields import field_default, field_types
-from .names import OLDER_NAMES
+from .validation import OLDER_NAMES
 from .training_args import TrainingArguments
 
 # %% ../../nbs/02_args/09_cli.ipynb #6b49d34f

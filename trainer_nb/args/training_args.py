@@ -10,10 +10,11 @@ import json
 import logging
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, asdict, dataclass, fields
 from datetime import timedelta
+from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict, cast
 
 import torch
@@ -21,17 +22,75 @@ import torch
 from .fields import ENUM_FIELDS, HUB_FIELDS, SCRIPT_FIELDS, Choice, DefaultText
 from .fields import SettingFields, check_rules, dtypes_to_names, evaluate, field_default, field_types, is_given
 from .fields import mark_in_json, settings_table, to_builtin
-from .fsdp_args import check_sharding, convert_sharding
-from .names import FIELD_ALIASES, CheckedNames, check_names, legacy_value, translate_legacy
+from .strategy_args import activate_loading, check_deepspeed, check_sharding, convert_sharding
+from .strategy_args import is_deepspeed_enabled
+from .validation import FIELD_ALIASES, UNSUPPORTED, CheckedNames, average_options, check_names
+from .validation import check_setting, legacy_value, matches_type, tracker_names, translate_legacy
 from .parallel import ParallelMode, Ranks, check_accelerator_config, connect_launched, connect_processes
 from .parallel import device_of, log_level
-from .deepspeed_args import activate_loading, check_deepspeed, is_deepspeed_enabled
-from .setters import ArgumentSetters
-from .validation import UNSUPPORTED, average_options, check_setting, matches_type, tracker_names
 from ..display.tables import html_table
 
 if TYPE_CHECKING:
     from trainer_nb.args.keywords import TrainingArgumentsKwargs
+
+# %% ../../nbs/02_args/08_training_args.ipynb #f8d0aba9
+class ArgumentSetters:
+    """Set arguments in groups; each method validates them and returns the arguments. They may belong to a run, which decides
+    about an assignment; a copy belongs to none."""
+    # called with the object and the assigned values by name; returns whether nothing is left to be assigned
+    __slots__ = ("_on_assign",)
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        new = super().__new__(cls)
+        object.__setattr__(new, "_on_assign", None)
+        return new
+
+    def __getstate__(self) -> dict[str, Any]: return dict(vars(self))
+
+def assign(args: Any, values: dict[str, Any]) -> None:
+    "Assign fields; together, where a run decides about them."
+    if args._on_assign is not None and args._on_assign(args, values): return
+    for name, value in values.items():
+        setattr(args, name, value)
+
+# %% ../../nbs/02_args/08_training_args.ipynb #c6bb1b65
+def _make_setter(about: dict[str, Any]) -> Callable[..., Any]:
+    "Return a method that sets fields, as settings.toml describes it."
+    parameters = [Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)]
+    names: dict[str, str] = {}
+    for parameter, text in about["parameters"].items():
+        names[parameter], has_own, own = text.partition(" = ")
+        field = SettingFields.__dataclass_fields__[names[parameter]]
+        default = (evaluate(own, {}) if own else Parameter.empty) if has_own else field_default(field)
+        parameters.append(
+            Parameter(parameter, Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=field.type)
+        )
+    signature = Signature(parameters)
+
+    def setter(self, *args, **kwargs):
+        given = signature.bind(self, *args, **kwargs)
+        given.apply_defaults()
+        values = {name: given.arguments[parameter] for parameter, name in names.items()}
+        values |= {name: evaluate(text, to_builtin(values)) for name, text in about.get("more", {}).items()}
+        # all of them, or none if they are invalid
+        before = dict(vars(self))
+        try:
+            assign(self, values)
+            self.check()
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+        return self
+    setter.__doc__ = about["doc"]
+    setattr(setter, "__signature__", signature)
+    return setter
+
+for _name, _about in settings_table("setters").items():
+    _setter = _make_setter(_about)
+    _setter.__name__ = _name
+    _setter.__qualname__ = f"ArgumentSetters.{_name}"
+    setattr(ArgumentSetters, _name, _setter)
 
 # %% ../../nbs/02_args/08_training_args.ipynb #1d774ad3
 # of saved files, without an output_dir
@@ -192,7 +251,7 @@ class TrainingArguments(CheckedNames, ArgumentSetters, SettingFields):
         path: str | os.PathLike[str],  # training_args.json, the Trainer's training_args.bin, or a folder with one
     ) -> Self:
         "Read the arguments of a saved run; nothing in the file is run. Raise ValueError for a file of another kind."
-        from trainer_nb.args.args_files import read_args_file
+        from trainer_nb.args.validation import read_args_file
         return cls(**read_args_file(os.fspath(path), {f.name for f in fields(cls) if f.init}))
 
     def to_dict(self) -> dict[str, Any]:

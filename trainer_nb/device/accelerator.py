@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ..args.fsdp_args import resolve_sharding
+from ..args.strategy_args import is_deepspeed_enabled, make_plugin, resolve_sharding
 from ..args.training_args import TrainingArguments
 from ..args.parallel import accelerator_option, check_rank_variables, connect_processes, device_of, remind_while_connecting
-from ..args.deepspeed_args import is_deepspeed_enabled, make_plugin
 from ..args.fields import settings_table
 from .collectives import SINGLE_PROCESS, World
 from .collectives import wait_for_gloo_threads, world_size

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..args.deepspeed_args import import_deepspeed, zero_stage
+from ..args.strategy_args import import_deepspeed, zero_stage
 from ..args.training_args import TrainingArguments
 from ..core.errors import InvalidOperation, warn
 from .collectives import World, world_size

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..args.fsdp_args import ShardedPrecision, ShardingConfig
+from ..args.strategy_args import ShardedPrecision, ShardingConfig
 from ..core.errors import warn
 from .collectives import World, with_flags
 from .strategy import NO_CONTEXT, Strategy, average_gradients

@@ -15,8 +15,7 @@ from torch import _tensor
 from torch.autograd.graph import _engine_run_backward
 from torch.overrides import has_torch_function_unary
 
-from ..args.deepspeed_args import is_deepspeed_enabled
-from ..args.fsdp_args import is_fsdp_enabled
+from ..args.strategy_args import is_deepspeed_enabled, is_fsdp_enabled
 from ..args.training_args import TrainingArguments
 from ..core.errors import InvalidOperation
 from .collectives import World

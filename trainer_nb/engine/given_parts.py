@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..args.deepspeed_args import activate_loading
+from ..args.strategy_args import activate_loading
 from ..args.fields import settings_table
-from ..args.setters import assign
-from ..args.training_args import TrainingArguments, resolve_args
+from ..args.training_args import TrainingArguments, assign, resolve_args
 from ..core.callbacks import COMPUTED_STATE_FIELDS, PROCESS_STATE_FIELDS, CallbackHandler
 from ..core.errors import InvalidOperation, short_repr
 from ..core.interrupts import RUN_LOCK

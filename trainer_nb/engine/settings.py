@@ -16,7 +16,7 @@ import torch
 
 from ..args.training_args import resolve_args
 from ..args.fields import settings_table, to_builtin
-from ..args.names import settings_hints
+from ..args.validation import settings_hints
 from ..core.callbacks import LoggerCallback, set_log_level
 from ..core.errors import is_out_of_memory, release_last_traceback, release_traceback_memory, suggest_names
 from ..core.errors import warn

@@ -18,7 +18,7 @@ from typing import cast
 
 import torch
 
-from ..args.args_files import JSON_FILE, args_to_json
+from ..args.validation import JSON_FILE, args_to_json
 from ..args.training_args import TrainingArguments
 from ..core.errors import LOST_DEVICE, warn
 from ..core.history import History, copy_log, is_open_elsewhere

@@ -18,7 +18,7 @@ from typing import cast
 import numpy as np
 import torch
 
-from ..args.args_files import TRAINER_FILE, read_trainer_args
+from ..args.validation import TRAINER_FILE, read_trainer_args
 from ..core.callbacks import TrainerControl, TrainerState, exported_state
 from ..core.errors import warn
 from ..core.history import History

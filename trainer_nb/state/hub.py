@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from ..args.args_files import JSON_FILE, args_to_json
+from ..args.validation import JSON_FILE, args_to_json
 from ..args.fields import HubStrategy
 from ..args.training_args import TrainingArguments, resolve_args
 from ..core.errors import Interrupted, of_package, warn

@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 
 import torch
 
-from ..args.args_files import JSON_FILE, args_to_json
+from ..args.validation import JSON_FILE, args_to_json
 from ..args.training_args import TrainingArguments
 from ..core.nodes import TensorNode
 from ..device.collectives import SINGLE_PROCESS, World
