@@ -124,7 +124,7 @@ def test_a_loss_that_is_not_finite():
     "Since the first step after the last finite loss, however long ago that was, with a mark in the charts; a single one that is over is not reported."
     history = History()
     for step in range(1, 51): history.append(step, step / 100, 1e-3, 8, 0.1 * step, math.nan if step in (9, *range(31, 51)) else 1.0, 1.0)
-    assert [(mark["kind"], mark["word"], mark["step"]) for mark in event_marks(history)] == [("nan", "loss nan", 31)]
+    assert [(mark["kind"], mark["word"], mark["step"], mark["action"][1:]) for mark in event_marks(history)] == [("nan", "loss nan", 31, ["rewind", {"to": 30}])]
     said = replayed([1.0] * 30 + [math.nan] * 20)
     assert said[50].tone == "bad" and said[50].sentence.startswith("The loss has been nan since step 31. learn.rewind(20) goes back to the step before")
     assert "nan since step 1. learn.rewind(" in replayed([math.nan] * 5)[5].sentence

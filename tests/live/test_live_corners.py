@@ -243,6 +243,39 @@ def test_an_answer_comes_behind_the_state_that_it_is_about():
     assert sent[1]["status"]["step"] == 2 and sent[1]["status"]["words"].startswith("paused after step 2") and sent[2]["text"].startswith("rewound")
 
 
+def test_what_a_click_on_a_step_does(tmp_path):
+    "A branch grows beside the run, which stays where it is; what was changed by hand is undone, a checkpoint is loaded."
+    learn = make(rewind_every=1, output_dir=str(tmp_path))
+    learn.run(steps=3)
+    learn.set(lr=0.5)
+    learn.run(steps=3)
+    view, answers = learn.dashboard(), []
+    view.connection.widget = SimpleNamespace(send=lambda content, buffers: answers.append(content), close=lambda: None)
+    def told(verb, **options):
+        answers.clear()
+        view.execute("1", verb, options)
+        end = time.monotonic() + 30
+        while time.monotonic() < end and not [o for o in answers if o["kind"] in ("done", "rejected")]: time.sleep(0.01)
+        return answers[-1]["text"]
+    before = learn.snapshot()
+    assert "learn.dashboard().branches[-1] is its learner" in told("branch", step=2, changes="learning_rate=0.25, weight_decay=0.1")
+    assert differences(learn.snapshot(), before) == []
+    branch, = learn.dashboard().branches
+    branch.start().wait()
+    assert (branch.args.learning_rate, branch.args.weight_decay, branch.state.global_step) == (0.25, 0.1, branch.state.max_steps)
+    assert [o.label for o in view.view_model.curves][1:] == ["branch learning_rate=0.25, weight_decay=0.1"]
+    assert "are no settings" in told("branch", step=2, changes="faster") and "no_such" in told("branch", step=2, changes="no_such=1")
+    assert differences(learn.snapshot(), before) == [] and len(view.branches) == 1
+    learn.save_checkpoint()
+    view.send_all()
+    folder = next(o["action"] for o in view.view_model.sent["marks"] if o["kind"] == "checkpoint")[2]
+    assert "after step 2" in told("rewind", to=2) and "after step 1" in told("rewind", n=1)
+    learn.run(steps=1)
+    learn.set(lr=0.5)
+    assert "after step 1" in told("rewind", change=2) and learn.run_state.optimizer.param_groups[0]["lr"] != 0.5
+    assert "no such folder" in told("load_checkpoint", **folder) or learn.state.global_step == 6
+
+
 @pytest.mark.parametrize("at_end", [False, True], ids=["at the start", "behind the end"])
 def test_a_failure_outside_of_a_step_is_shown(at_end, monkeypatch):
     "As that of a process that has died, or of the last checkpoint, which is written when the run is over; no event of the history has it."

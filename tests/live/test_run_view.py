@@ -212,7 +212,7 @@ def test_after_a_rewind():
     assert learn.rewind(8).replayed == 0
     learn.set(lr=0.01)
     said = told(learn).sent
-    assert [(o["kind"], o["step"]) for o in said["marks"]] == [("rewind", 12), ("set", 12)]
+    assert [(o["kind"], o["step"], o["action"]) for o in said["marks"]] == [("rewind", 12, None), ("set", 12, ["Undo", "rewind", {"change": 12}])]
     assert float(said["status"]["loss"]) == float(f"{then:.3g}") and then != learn.history.frame(all=True).loss.iloc[-1]
     learn.step(3)
     assert [o["step"] for o in told(learn).sent["marks"]] == [12, 12]
@@ -259,10 +259,12 @@ def test_a_failed_run_says_where_and_why(background, capsys):
     lines = said["traceback"].splitlines()
     assert lines[0].startswith("Traceback") and lines[-1] == "KeyError: 'step 9'" and len(lines) <= 40
     assert any("in deep" in line for line in lines) and "run_slice" not in said["traceback"] and "lines omitted" in said["traceback"]
+    assert told(learn).sent["marks"][-1]["action"] == ["Try again", "resume", {}] and told(learn).sent["marks"][-1]["kind"] == "exception"
     learn.set(lr=0.01)                                   # it is still there after a change
     assert told(learn).sent["status"]["state"] == "failed"
     learn.model.bad = 0
     learn.step()
+    assert told(learn).sent["marks"][0]["action"] is None
     assert (told(learn).sent["status"]["state"], told(learn).sent["status"]["traceback"]) == ("paused", "")
 
 

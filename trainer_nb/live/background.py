@@ -143,8 +143,9 @@ class BackgroundRun:
         # the error that has stopped the run, and the run and its history's place at that time
         self.error: BaseException | None = None
         self.error_place: tuple[str, Place] | None = None
-        # the view that shows the handle in a notebook
+        # the view that shows the handle in a notebook, and the branches that were made in a view
         self.view: Any = None
+        self.branches: list[TrainerBase] = []
 
     @property
     def learner(self) -> TrainerBase:

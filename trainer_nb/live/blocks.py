@@ -5,7 +5,9 @@
 # %% ../../nbs/10_live/05_blocks.ipynb #0deee4b2
 from __future__ import annotations
 
+import ast
 import math
+from typing import Any
 
 import numpy as np
 
@@ -190,6 +192,21 @@ def axis_position(
     columns = history.rows
     return [columns.step[rows - 1], columns.epoch[rows - 1], columns.seconds[rows - 1] / 60]
 
+# verbs that the line of a finding may have, for a button that calls them
+TYPED_VERBS = frozenset(("check", "diagnose", "rewind", "reset", "set", "freeze", "unfreeze", "stop"))
+
+def calls_in(line: str) -> list[tuple[str, dict[str, Any]]]:
+    "Return the verbs of a line such as `learn.rewind(to=9); learn.set(lr=0.1)` and their arguments; nothing for a text."
+    calls = []
+    try:
+        for each in ast.parse(line).body:
+            call = each.value
+            if call.func.value.id != "learn" or call.func.attr not in TYPED_VERBS or call.args: return []
+            calls.append((call.func.attr, {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}))
+    except (AttributeError, SyntaxError, ValueError):
+        return []
+    return calls
+
 # marks of a run
 MAX_EVENTS = 400
 def event_word(event: dict) -> str:
@@ -213,21 +230,41 @@ def first_lost_row(history: History) -> int | None:
     after = finite[-1] + 1 if len(finite) else 0
     return int(known[after]) if after < len(known) else None
 
+# changes of a run that going back to before them undoes
+UNDOABLE = frozenset(
+    "set schedule freeze unfreeze override correction train_dataset data_collator loss_func compute_loss_func".split()
+) | {"by hand"}
+
+def mark_action(event: dict, is_last: bool) -> list | None:
+    "Return what a button at the mark of an event does: its name, a verb, and the options of the verb; None for no button."
+    kind, data, step = event["kind"], event["data"], event["step"]
+    if event["abandoned"]: return None
+    if kind == "finding" and calls_in(str(data.get("do"))): return [data["do"], "finding", {"line": data["do"]}]
+    if kind == "exception" and is_last: return ["Try again", "resume", {}]
+    if kind == "checkpoint": return ["Load this checkpoint", "load_checkpoint", {"folder": data.get("folder")}]
+    return ["Undo", "rewind", {"change": step}] if kind in UNDOABLE else None
+
 def event_marks(history: History) -> list[dict]:
-    "Return the changes made by hand and the errors, in order, and where the loss has been lost."
+    "Return the changes made by hand and the errors, in order, and where the loss has been lost, each with its button."
     kinds = {*ACT_FORMATTERS, "exception"}
     events = [e for e in list(history.events) if e["kind"] in kinds and e["data"].get("type") != "KeyboardInterrupt"]
-    def mark(kind: str, word: str, gone: bool, rows: int) -> dict:
-        return {"kind": kind, "word": word, "gone": gone} | dict(zip(POSITIONS, axis_position(history, rows)))
+    def mark(kind: str, word: str, gone: bool, rows: int, action: list | None) -> dict:
+        place = dict(zip(POSITIONS, axis_position(history, rows)))
+        return {"kind": kind, "word": word, "gone": gone, "action": action} | place
     marks = []
     for event in events[-MAX_EVENTS:]:
         rows = event["rows"]
         if rows and history.rows.step[rows - 1] != event["step"]:
             row = last_row_of_step(history.rows, event["step"], rows)
             rows = 0 if row is None else row + 1
-        marks.append(mark(event["kind"], format_value(event_word(event), 200 if event["kind"] == "finding" else 80), bool(event["abandoned"]), rows))
+        # a branch goes on, whatever became of the steps at which it was made
+        gone = bool(event["abandoned"]) and event["kind"] != "branch"
+        word = format_value(event_word(event), 200 if event["kind"] == "finding" else 80)
+        marks.append(mark(event["kind"], word, gone, rows, mark_action(event, event is history.events[-1])))
     if (row := first_lost_row(history)) is not None:
-        marks.append(mark("nan", f"loss {format_value(float(history.rows.loss[row]))}", False, row + 1))
+        back = int(history.rows.step[row]) - 1
+        action = [f"Rewind to step {back}", "rewind", {"to": back}]
+        marks.append(mark("nan", f"loss {format_value(float(history.rows.loss[row]))}", False, row + 1, action))
     return marks
 
 # %% ../../nbs/10_live/05_blocks.ipynb #5c0a71ce

@@ -20,7 +20,9 @@ from ..display.tables import format_setting, format_value
 from ..engine.overrides import TrainerBase
 from ..engine.session import describe_position
 from .background import BackgroundRun, get_handle, require_learner
-from .run_view import calls_in, display_status, with_separators
+from .blocks import calls_in
+from .curves import run_label
+from .run_view import display_status, with_separators
 from .screens import NO_DISPLAY
 
 # %% ../../nbs/10_live/11_commands.ipynb #98c174ad
@@ -58,8 +60,32 @@ def command_snapshot(learner: TrainerBase, options: dict) -> str:
     return f"snapshot {name!r} taken {describe_position(learner.run_state)}; learn.restore({name!r}) goes back to it"
 
 def command_rewind(learner: TrainerBase, options: dict) -> str:
-    learner.rewind(options.get("n", 1))
+    with RUN_LOCK:
+        # what was changed at the present step is undone with that step
+        if "change" in options: options = {"to": min(options["change"], learner.state.global_step - 1)}
+        learner.rewind(**options)
     return f"rewound; the run is now {describe_position(learner.run_state)}"
+
+def command_load_checkpoint(learner: TrainerBase, options: dict) -> str:
+    learner.load_checkpoint(options["folder"])
+    return f"checkpoint loaded; the run is now {describe_position(learner.run_state)}"
+
+def command_branch(learner: TrainerBase, options: dict) -> str:
+    "Let a branch train in the background, beside the run, which stays where it is."
+    step, text = options["step"], options["changes"].strip()
+    # written as the arguments of a verb: learning_rate=1e-4, weight_decay=0
+    changes = dict(calls_in(f"learn.set({text})")).get("set")
+    if changes is None: raise ValueError(f"{text!r} are no settings; write them as learning_rate=1e-4, weight_decay=0.")
+    with RUN_LOCK:
+        here = learner.snapshot() if step != learner.state.global_step else None
+        if here is not None: learner.rewind(to=step)
+        try:
+            branch = learner.branch(**changes)
+        finally:
+            if here is not None: learner.restore(here)
+    get_handle(learner).branches.append(branch)
+    get_handle(branch).resume()
+    return f"{run_label(branch.history)} trains from step {step} on; learn.dashboard().branches[-1] is its learner"
 
 def command_set(learner: TrainerBase, options: dict) -> dict[str, Any]:
     # the lock: the run may not take a step before its number is read
@@ -100,6 +126,8 @@ COMMANDS: dict[str, Callable[[TrainerBase, dict], Any]] = {
     "checkpoint": command_checkpoint,
     "snapshot": command_snapshot,
     "rewind": command_rewind,
+    "load_checkpoint": command_load_checkpoint,
+    "branch": command_branch,
     "set": command_set,
     "finding": command_finding,
 }

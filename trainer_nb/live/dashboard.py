@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.overrides import TrainerBase
-from .background import BackgroundRun
+from .background import BackgroundRun, get_handle
 from .commands import CommandHandler, CommandThread
 from .curves import as_history, run_labels
 from .progress import find_progress_callback
@@ -437,13 +437,12 @@ def dashboard_class() -> type[Dashboard]:
                 register_view(self)
             return self.parts[name]
 
+        branches = property(lambda self: get_handle(self.commands.learner).branches, doc="Learners of branches made in a view.")
         controls = property(lambda self: self.show_part("controls"), doc="Widget of the buttons and the settings.")
         charts = property(lambda self: self.show_part("charts"), doc="Widget of the charts.")
         table = property(lambda self: self.show_part("table"), doc="Widget of the evaluations and the notices.")
 
-        def __del__(self):
-            # ipywidgets keeps what is connected until it is closed, so there is nothing to close
-            pass
+        def __del__(self): "Do nothing: ipywidgets keeps what is connected until it is closed."
 
         def close(self):
             super().close()

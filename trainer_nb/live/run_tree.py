@@ -13,9 +13,9 @@ import numpy as np
 
 from ..core.history import HISTORIES, History, Place, abandoned_at
 from ..core.records import ACT_FORMATTERS, describe_act
-from ..display.panels import format_axis, linear_ticks
-from ..display.pictures import image_html
-from ..display.svg import GRID_COLOR, TEXT_COLOR, run_colors, series_color, svg_element, svg_text
+from ..display.charts import PanelDisplay
+from ..display.panels import LineSeries, Marker, Panel
+from ..display.svg import run_colors
 from ..display.tables import format_value
 from .blocks import branch_event, discarded_mask, read_metrics
 from .curves import as_history, learner_name, run_label
@@ -33,18 +33,6 @@ def row_owners(history: History) -> np.ndarray:
         before = flags
     return owners
 
-def owner_at(
-    history: History,
-    owners: np.ndarray,  # as returned by `row_owners`
-    event: int,  # index of an event
-) -> int:
-    "Return the stretch to which the step of an event belongs; -1 for the run itself."
-    abandons = sum(abandon["events"] <= event for abandon in history.abandons)
-    # which rows were abandoned when the event was added
-    flags = abandoned_at(history, Place(history.events[event]["rows"], event, abandons))[0]
-    steps = history.column("step")[:len(flags)]
-    rows = np.flatnonzero(~flags & (steps <= history.events[event]["step"]))
-    return int(owners[rows[-1]]) if len(rows) else -1
 
 # %% ../../nbs/10_live/16_run_tree.ipynb #c14dee2b
 @dataclass
@@ -55,7 +43,7 @@ class Lane:
     end: int     # last step
     run: str     # id of the run
     stretch: int = -1   # index of the return that discarded it; -1 for a run
-    parent: tuple[str, int] | None = None   # run and stretch of the line that it leaves
+    parent: str | None = None   # id of the run that it leaves
     result: str = ""   # last metric or loss
     acts: list[tuple[int, str]] = field(default_factory=list)   # changes made by hand, by step
 
@@ -68,23 +56,6 @@ def last_result(history: History, rows: np.ndarray) -> str:
     for name, by_row in sorted(read_metrics(history).items(), key=lambda item: item[0].endswith("loss")):
         if rows[-1] == max(by_row): return f"{name} {format_value(by_row[rows[-1]])}"
     return f"loss {format_value(float(history.column('loss')[rows[-1]]))}"
-
-def branching_point(
-    history: History,
-    owners: np.ndarray,  # as returned by `row_owners`
-    k: int,  # index of a return
-) -> tuple[int, int]:
-    "Return the step at which discarded steps begin, and the stretch that they leave."
-    abandon, steps = history.abandons[k], history.column("step")
-    later = history.abandons[k + 1]["events"] if k + 1 < len(history.abandons) else len(history.events)
-    for i in range(abandon["events"], later):
-        # the steps before its target were replayed; a snapshot may have brought later ones back
-        if history.events[i]["kind"] == "rewind":
-            return max(history.events[i]["step"], int(steps[owners == k].min()) - 1), owner_at(history, owners, i)
-    # any other return leads to a snapshot: what counted before it and was not discarded is the common past
-    before = abandoned_at(history, Place(abandon["rows"], abandon["events"], k))[0]
-    past = np.flatnonzero(~before & (owners[:len(before)] != k))
-    return (int(steps[past[-1]]), int(owners[past[-1]])) if len(past) else (0, -1)
 
 def history_lanes(
     history: History,
@@ -100,25 +71,22 @@ def history_lanes(
     if own is not None:
         main.start, begin = history.events[own]["step"], own + 1
         main.end = max(main.start, main.end)
-    if parent is not None and (at := branch_event(parent, run)) is not None:
-        main.parent = (parent.run_id, owner_at(parent, row_owners(parent), at))
+    if parent is not None and branch_event(parent, run) is not None: main.parent = parent.run_id
     lanes = {-1: main}
     for k in range(len(history.abandons)):
         rows = np.flatnonzero((owners == k) & discarded)
         if not len(rows): continue
-        start, origin = branching_point(history, owners, k)
-        lanes[k] = Lane("discarded", start, int(steps[rows].max()), run, k, (run, origin), last_result(history, rows))
-    for lane in lanes.values():
-        if lane.stretch != -1 and lane.parent is not None and lane.parent[1] not in lanes: lane.parent = (run, -1)
+        first, last = int(steps[rows].min()), int(steps[rows].max())
+        lanes[k] = Lane("discarded", first - 1, last, run, k, run, last_result(history, rows))
     for i in range(begin, len(history.events)):
         event = history.events[i]
         if event["kind"] in NOT_DRAWN or event["kind"] not in ACT_FORMATTERS: continue
-        # a change after the last step of a stretch was discarded with it
-        owner = owner_at(history, owners, i)
-        if event["abandoned"] and owner == -1:
-            owner = next((k for k in lanes if k >= 0 and history.abandons[k]["events"] > i), -1)
+        # a change was discarded by the first return after it
+        owner = next((k for k in lanes if k >= 0 and history.abandons[k]["events"] > i), -1) if event["abandoned"] else -1
         data = {k: v for k, v in event["data"].items() if k != "by"}
-        lanes.get(owner, main).acts.append((event["step"], describe_act(event["kind"], data)))
+        lane = lanes.get(owner, main)
+        # a rewind repeats the changes before its target
+        if event["step"] >= lane.start: lane.acts.append((event["step"], describe_act(event["kind"], data)))
     return list(lanes.values())
 
 # %% ../../nbs/10_live/16_run_tree.ipynb #b22e31b0
@@ -137,88 +105,59 @@ def family(histories: Sequence[History]) -> list[History]:
     return sorted((known[run] for run in chosen), key=lambda history: history.started)
 
 def in_order(lanes: list[Lane]) -> list[Lane]:
-    "Return the lanes from top to bottom: below each line what leaves it, the latest first, so that no lines cross."
-    keys = {(lane.run, lane.stretch) for lane in lanes}
-    def below(parent: tuple[str, int] | None) -> list[Lane]:
-        children = [lane for lane in lanes if (lane.parent if lane.parent in keys else None) == parent]
+    "Return the lanes from top to bottom: below each run what leaves it, the latest first, so that no lines cross."
+    runs = {lane.run for lane in lanes}
+    def below(parent: str | None) -> list[Lane]:
+        children = [lane for lane in lanes if (lane.parent if lane.parent in runs else None) == parent]
         children.sort(key=lambda lane: -lane.start)
-        return [o for lane in children for o in (lane, *below((lane.run, lane.stretch)))]
+        return [o for lane in children for o in (lane, *(below(lane.run) if lane.stretch == -1 else ()))]
     return below(None)
 
+
 # %% ../../nbs/10_live/16_run_tree.ipynb #e52bda8d
-TREE_WIDTH = 880
-LANE_HEIGHT = 40
-LABEL_WIDTH = 270   # for the names of the runs, at the ends of their lines
 ACT_CHARS = 22
 
-class RunTree:
+class RunTree(PanelDisplay):
     "Show runs, their discarded steps, and their branches: as a picture in a notebook, as text elsewhere."
+    columns = 1
     def __init__(self, lanes: list[Lane], colors: dict[str, int]):
         self.lanes = in_order(lanes)
         self.colors = colors   # by run
 
-    def __repr__(self):
+    def panel_lines(self) -> list[str]:
+        "Return the tree as lines of text: a run, or what it discarded, below what it leaves."
         lines = []
         for lane in self.lanes:
             acts = "".join(f"; {act} after step {step}" for step, act in lane.acts)
             where = f"to step {lane.end}" if lane.parent is None else f"from step {lane.start} to {lane.end}"
             lines.append((f"{'   ' * self._depth(lane)}{lane.label}", f"{where}  {lane.result}{acts}"))
         width = max((len(label) for label, _ in lines), default=0)
-        return "\n".join(f"{label:<{width}}  {rest}".rstrip() for label, rest in lines) or "no run"
-
-    # an image, which also shows where a notebook is not trusted
-    def _repr_html_(self): return image_html(self.svg(), repr(self))
+        return [f"{label:<{width}}  {rest}".rstrip() for label, rest in lines]
 
     def _depth(self, lane: Lane) -> int:
-        parent = next((o for o in self.lanes if (o.run, o.stretch) == lane.parent), None)
+        parent = next((o for o in self.lanes if o.stretch == -1 and o.run == lane.parent), None)
         return 0 if parent is None else 1 + self._depth(parent)
 
-    def svg(self) -> str:
-        "Return the tree as an SVG document."
-        last = max((lane.end for lane in self.lanes), default=1) or 1
-        left, right, bottom = 14, TREE_WIDTH - LABEL_WIDTH, 24 + LANE_HEIGHT * len(self.lanes)
-        def x(step: float) -> float: return left + (right - left) * step / last
-        rows = {(lane.run, lane.stretch): 30 + LANE_HEIGHT * i for i, lane in enumerate(self.lanes)}
-        drawn = []
-        for tick in linear_ticks(0, last, 6):
-            grid = dict(x1=f"{x(tick):.1f}", x2=f"{x(tick):.1f}", y1=8, y2=bottom, stroke=GRID_COLOR, stroke_opacity=0.18)
-            drawn += [svg_element("line", **grid), svg_text(x(tick), bottom + 15, format_axis(tick), "middle", 10.5)]
-        drawn.append(svg_text(right + 12, bottom + 15, "step", size=10.5))
-        drawn += [self._draw_lane(lane, x, rows) for lane in self.lanes]
-        return svg_element(
-            "svg", "".join(drawn), xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {TREE_WIDTH} {bottom + 22}",
-            width=TREE_WIDTH, height=bottom + 22, style="max-width:100%;height:auto",
-            font_family="system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif",
-        )
+    def panels(self) -> list[Panel]:
+        "Return the lines, each from where it leaves its parent, with its changes and its result."
+        rows = {lane.run: row for row, lane in enumerate(self.lanes) if lane.stretch == -1}
+        last = max(lane.end for lane in self.lanes)
+        things: list[LineSeries | Marker] = []
+        for row, lane in enumerate(self.lanes):
+            free = 2.0 * last
+            style, color = ("line", self.colors.get(lane.run, 0)) if lane.stretch == -1 else ("dashed", None)
+            things.append(LineSeries([lane.start, lane.start, lane.end], [rows.get(lane.parent, row), row, row], "", color, style))
+            for step, act in reversed([*lane.acts, (lane.end, lane.result)]):
+                word = format_value(act, ACT_CHARS)
+                # in steps, on a narrow page; beyond the middle a word stands to the left of its step
+                width = last * len(word) / 75
+                begin = step - width if step > last / 2 else step
+                # a word that would cover the one after it is left out; the text has it
+                is_shown = begin + width <= free
+                things.append(Marker(step, word if is_shown else "", row, color))
+                if is_shown: free = begin
+        return [Panel(things=things, rows=[format_value(lane.label, 40) for lane in self.lanes])]
 
-    def _draw_lane(self, lane: Lane, x, rows: dict[tuple[str, int], float]) -> str:
-        "Draw a line from where it leaves its parent, its changes, and its name."
-        is_run = lane.stretch == -1
-        color = series_color(self.colors.get(lane.run, 0) if is_run else None)
-        y, start, end = rows[lane.run, lane.stretch], x(lane.start), x(lane.end)
-        path = f"M{start:.1f} {y}H{end:.1f}"
-        if lane.parent in rows:
-            bend = min(8.0, max(end - start, 0.1))
-            path = f"M{start:.1f} {rows[lane.parent]}V{y - 8}Q{start:.1f} {y} {start + bend:.1f} {y}H{end:.1f}"
-        style = dict(stroke_width=2.4) if is_run else dict(stroke_width=1.6, stroke_dasharray="5 4")
-        parts = [svg_element("path", d=path, fill="none", stroke=color, **style)]
-        free = start
-        for step, act in lane.acts:
-            word = format_value(act, ACT_CHARS)
-            parts.append(svg_element("circle", cx=f"{x(step):.1f}", cy=y, r=3.2, fill=color))
-            # a label that would cover the one before it is left out; the text has it
-            if x(step) >= free:
-                parts.append(svg_text(x(step) + 2, y - 7, word, size=10.5))
-                free = x(step) + 5.8 * len(word)
-        if is_run:
-            parts.append(svg_element("circle", cx=f"{end:.1f}", cy=y, r=4.5, fill=color))
-        else:
-            cross = f"M{end - 4:.1f} {y - 4}l8 8m0 -8l-8 8"
-            parts.append(svg_element("path", d=cross, stroke=color, stroke_width=1.6))
-        weight = dict(font_weight="600") if is_run else {}
-        parts.append(svg_text(end + 10, y + 0.5, format_value(lane.label, 40), size=11.5, color=color, **weight))
-        parts.append(svg_text(end + 10, y + 13, lane.result, size=10.5, color=TEXT_COLOR))
-        return "".join(parts)
 
 # %% ../../nbs/10_live/16_run_tree.ipynb #31577e6d
 def run_tree(

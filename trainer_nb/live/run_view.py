@@ -5,7 +5,6 @@
 # %% ../../nbs/10_live/08_run_view.ipynb #7799ac63
 from __future__ import annotations
 
-import ast
 import enum
 import os
 import re
@@ -26,7 +25,7 @@ from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from ..engine.settings import SETTABLE, current_value, effect_of
 from .background import DisplayStatus, display_status, last_status
-from .blocks import MAX_NAME_CHARS, finite_or_none
+from .blocks import MAX_NAME_CHARS, calls_in, finite_or_none
 from .health import assess_health
 from .progress import find_progress_callback
 from .screens import format_speed
@@ -144,21 +143,6 @@ def evaluation_table(
         "rows": [[format_value(row.get(k)) for k in columns] for row in rows[-most:]],
         "earlier": max(len(rows) - most, 0),
     }
-
-# verbs that the line of a finding may have, for a button that calls them
-TYPED_VERBS = frozenset(("check", "diagnose", "rewind", "reset", "set", "freeze", "unfreeze", "stop"))
-
-def calls_in(line: str) -> list[tuple[str, dict[str, Any]]]:
-    "Return the verbs of a line such as `learn.rewind(to=9); learn.set(lr=0.1)` and their arguments; nothing for a text."
-    calls = []
-    try:
-        for each in ast.parse(line).body:
-            call = each.value
-            if call.func.value.id != "learn" or call.func.attr not in TYPED_VERBS or call.args: return []
-            calls.append((call.func.attr, {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}))
-    except (AttributeError, SyntaxError, ValueError):
-        return []
-    return calls
 
 def event_notices(history: History) -> list[dict]:
     """Return the last errors and findings as notices; errors from which the run has recovered are plain. The line of a

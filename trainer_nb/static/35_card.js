@@ -9,7 +9,7 @@ class Card {
     this.value = make("span", "tnb-card-value");
     this.valueNote = make("span", "tnb-card-value-note");
     this.head.append(this.value, this.valueNote);
-    this.plot = make("div", "tnb-plot", null, { tabindex: "0", role: "img", "aria-label": title, "aria-keyshortcuts": "ArrowLeft ArrowRight + - Escape" });
+    this.plot = make("div", "tnb-plot", null, { tabindex: "0", role: "img", "aria-label": title, "aria-keyshortcuts": "ArrowLeft ArrowRight + - Enter Escape" });
     this.canvas = make("canvas");
     this.over = make("canvas", "tnb-over");
     this.empty = make("div", "tnb-empty");
@@ -74,7 +74,7 @@ class Card {
       const from = this.from;
       this.from = null;
       if (from !== null && Math.abs(place(event) - from) > 5) this.zoom(from, place(event));
-      else this.point();
+      else if (from !== null) this.view.pin(this.view.pinned ? null : this.view.hovered);
     });
     plot.addEventListener("pointercancel", () => { this.from = null; this.view.hover(null); });
     plot.addEventListener("pointerleave", () => { if (this.from === null) this.view.hover(null); });
@@ -103,6 +103,8 @@ class Card {
     if (move) this.view.hover({ card: this, x: Math.min(high, Math.max(low, at + move * span / (event.shiftKey ? 10 : 100))) });
     else if (event.key === "+" || event.key === "=") this.view.zoomTo([Math.max(low, at - span / 4), Math.min(high, at + span / 4)]);
     else if (event.key === "-") this.view.zoomTo([at - span, at + span]);
+    else if (event.key === "Enter") this.view.pin({ card: this, x: at });
+    else if (event.key === "Escape" && this.view.pinned) this.view.pin(null);
     else if (event.key === "Escape") { this.view.hover(null); this.view.zoomTo(null); }
     else return;
     event.preventDefault();

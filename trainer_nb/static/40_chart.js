@@ -6,7 +6,7 @@ class Chart extends Card {
     Object.assign(this, { key, quantity, belongs, chosen: null });   // belongs: of an evaluation's name, whether it is drawn here
     this.toggle = make("button", "tnb-toggle", "log", { type: "button", "aria-pressed": "false", "aria-label": `${title}: logarithmic axis` });
     this.toggle.addEventListener("click", () => this.setLog(!this.log));
-    if (key === "loss") this.head.append(make("span", "tnb-card-hint", "drag to zoom, double-click to see all"));
+    if (key === "loss") this.head.append(make("span", "tnb-card-hint", "click a step to act, drag to zoom"));
     this.head.append(this.toggle);
   }
 

@@ -105,12 +105,12 @@ class Choice extends Setting {
   read() { return this.given.choices[this.input.selectedIndex]; }
   put(value) { this.input.selectedIndex = (this.given.choices || []).indexOf(value); }
   update(given) {
-    const others = JSON.stringify(given.choices) !== JSON.stringify(this.given.choices), moved = others || given.value !== this.given.value;
-    if (others) this.input.replaceChildren(...(given.choices || []).map(o => make("option", "", String(o))));
-    this.given = given;
-    setText(this.label, given.label || given.name);
-    setText(this.help, given.help);
-    if (moved) this.put(given.value);
+    if (JSON.stringify(given.choices) !== JSON.stringify(this.given.choices)) {
+      this.input.replaceChildren(...(given.choices || []).map(o => make("option", "", String(o))));
+      this.given = given;
+      this.put(given.value);
+    }
+    super.update(given);
   }
 }
 

@@ -1,4 +1,4 @@
-// The table of evaluations, and the notices.
+// The table of evaluations, the newest first, and the notices.
 
 class Evaluations {
   constructor() {
@@ -19,19 +19,11 @@ class Evaluations {
   }
 
   update({ columns = [], rows = [], earlier = 0 }) {
-    const bottom = this.scroll.scrollTop + this.scroll.clientHeight >= this.scroll.scrollHeight - 4;
-    this.fresh = this.fresh !== false && !this.scroll.clientHeight;   // not yet in sight
     this.cells(this.columns, "th", columns);
     while (this.body.children.length > rows.length) this.body.lastChild.remove();
-    rows.forEach((row, i) => this.cells(this.body.children[i] || this.body.appendChild(make("tr")), "td", row));
+    [...rows].reverse().forEach((row, i) => this.cells(this.body.children[i] || this.body.appendChild(make("tr")), "td", row));
     setText(this.note, earlier ? `${whole(earlier)} earlier ${earlier === 1 ? "one is" : "ones are"} not listed` : "");
     show(this.box, rows.length);
-    if (bottom) this.scroll.scrollTop = this.scroll.scrollHeight;
-  }
-
-  settle() {
-    if (this.fresh) this.scroll.scrollTop = this.scroll.scrollHeight;
-    if (this.scroll.clientHeight) this.fresh = false;
   }
 
   cells(row, tag, texts) {

@@ -7,7 +7,7 @@ const PATIENCE = 2000;   // ms after which the page shows the hint that clicks w
 
 class View {
   constructor(model, el) {
-    Object.assign(this, { el, id: randomId(), axis: "steps", weight: 0, zoom: null, hidden: new Set(), left: new Set(), marked: null, hovered: null });
+    Object.assign(this, { el, id: randomId(), axis: "steps", weight: 0, zoom: null, hidden: new Set(), left: new Set(), marked: null, hovered: null, pinned: null });
     Object.assign(this, { runs: new Map(), places: new Map(), order: [], metrics: {}, marks: [], logs: new Set(), status: {}, charts: new Map(), heats: new Map() });
     this.openedAt = Date.now();
     this.root = make("div", "tnb", null, { "data-lm-suppress-shortcuts": "true" });
@@ -30,7 +30,7 @@ class View {
       for (const node of [this.root, event.target]) setAttribute(node, "data-lm-suppress-shortcuts", saving(event) ? null : "true");
     };
     window.addEventListener("keydown", this.saves, true);
-    this.placed = new ResizeObserver(() => { this.theme.read(); this.evaluations.settle(); });   // made before it stands in the page
+    this.placed = new ResizeObserver(() => this.theme.read());   // made before it stands in the page
     this.placed.observe(this.root);
     this.link = new Link(this, model);
     this.connection("");
@@ -60,7 +60,8 @@ class View {
     this.body.append(this.header.box, this.control, this.hint, this.notices.line, this.toolbar.box, this.grid, this.foot);
     this.root.append(this.waiting, this.body);
     show(this.hint, false);
-    this.tooltip = new Tooltip(this.root);
+    this.tooltip = new Tooltip(this);
+    this.root.addEventListener("pointerdown", event => { if (this.pinned && !event.target.closest(".tnb-tooltip, .tnb-plot")) this.pin(null); });
   }
 
   // ---- messages
@@ -229,17 +230,7 @@ class View {
 
   cards() { return [...this.charts.values(), ...this.heats.values()]; }
 
-  // In their order, and so wide that no hole is left. Of 6 columns each takes 2 and the loss 4 in two rows, or all where the others fill
-  // whole rows; two that are left over take 3 each. Where there is less room, each takes 3.
-  arrange() {
-    this.cards().forEach((card, i) => { if (this.grid.children[i] !== card.box) this.grid.insertBefore(card.box, this.grid.children[i] || null); });
-    const small = [...this.charts.values()].slice(1), beside = small.length % 3 ? Math.min(2, small.length) : 0, rest = (small.length - beside) % 3;
-    if (this.charts.size) setAttribute([...this.charts.values()][0].box, "data-beside", beside);
-    small.forEach((card, i) => {
-      setAttribute(card.box, "data-wide", small.length - i <= rest ? 3 : 2);
-      setAttribute(card.box, "data-half", small.length % 2 && i === small.length - 1 ? 6 : 3);
-    });
-  }
+  arrange() { this.cards().forEach((card, i) => { if (this.grid.children[i] !== card.box) this.grid.insertBefore(card.box, this.grid.children[i] || null); }); }
 
   legend() {
     const { theme } = this, entries = (this.table ? [] : this.all()).map(run => ({ key: "run:" + run.id, text: run.label, kind: "line", color: theme.hue(run.place ? run.place + 1 : 0) }));
@@ -260,7 +251,7 @@ class View {
   setAxis(name) {
     const [from, to] = [AXES[this.axis].column, AXES[name].column];
     this.axis = name;
-    this.hovered = null;
+    this.pinned = this.hovered = null;
     this.zoomTo(this.zoom && this.zoom.map(o => this.main().convert(o, from, to)));
   }
 
@@ -282,11 +273,18 @@ class View {
 
   // The crosshair, in all charts; in words beside the one that is pointed at.
   hover(at) {
-    if (!at && !this.hovered) return;
+    if (this.pinned || !at && !this.hovered) return;
     this.hovered = at;
     if (!at) this.highlight(null);
     this.pointing = true;
     this.wake();
+  }
+
+  // A place that was clicked stays, with its buttons, until the next click.
+  pin(at) {
+    this.pinned = null;
+    this.hover(at);
+    if (this.controlled) this.pinned = at;
   }
 
   tell() {
@@ -294,11 +292,11 @@ class View {
     if (!at || !at.card.x) { this.tooltip.hide(); return; }
     const { card, x } = at, box = card.plot.getBoundingClientRect(), own = this.root.getBoundingClientRect(), place = card.x.at(x), main = this.main();
     const values = this.ordered(card, card.valuesAt(x)), under = o => !this.hidden.has("kind:marks") && Math.abs(card.x.at(this.placeOf(o)) - place) < 6;
-    const changes = this.marks.filter(under).slice(0, 8);
+    const marks = this.marks.filter(under).slice(0, 8);
     const row = main.nearest(AXES[this.axis].column, x), near = row >= 0 ? main.convert(x, AXES[this.axis].column, 0) : x;
     const others = Object.entries(AXES).filter(([name]) => name !== this.axis && row >= 0).map(([, axis]) => axis.say(main.convert(near, 0, axis.column)));
-    this.tooltip.show([AXES[this.axis].say(x), ...others].join("  ·  "), values, changes.map(o => `⚑ ${o.word || o.kind}${o.gone ? " (discarded)" : ""}`),
-      [box.left - own.left + place, box.top - own.top + 18]);
+    const step = this.pinned && Math.max(0, Math.min(Math.round(near), this.status.step || 0));
+    this.tooltip.show([AXES[this.axis].say(x), ...others].join("  ·  "), values, marks, [box.left - own.left + place, box.top - own.top + 18], step);
   }
 
   // Several runs stand in the tooltip as their curves do, from top to bottom; of many, those around the pointer. The nearest is marked.

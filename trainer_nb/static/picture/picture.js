@@ -2,7 +2,7 @@
 // The numbers stand in JSON behind each image, which remains where no script runs. Whatever comes from outside is set as text.
 
 const STYLE = `
-.tnb-picture { position: relative; display: grid; gap: 8px 18px; max-width: 1150px; margin: 6px 0; font: 13px/1.4 system-ui, sans-serif; font-variant-numeric: tabular-nums; }
+.tnb-picture { position: relative; display: flex; flex-wrap: wrap; gap: 8px 18px; max-width: 1150px; margin: 6px 0; font: 13px/1.4 system-ui, sans-serif; font-variant-numeric: tabular-nums; }
 .tnb-picture * { box-sizing: border-box; }
 .tnb-picture button { display: inline-flex; align-items: center; gap: 5px; margin: 0; padding: 1px 6px; border: 0; border-radius: 4px; background: none; color: inherit; font: inherit; font-size: 12px; cursor: pointer; }
 .tnb-picture button[aria-pressed=false] { opacity: .45; text-decoration: line-through; }
@@ -11,7 +11,8 @@ const STYLE = `
 .tnb-picture svg { display: block; width: 100%; overflow: hidden; cursor: crosshair; touch-action: pan-y; user-select: none; }
 .tnb-picture text { fill: currentColor; font-size: 11px; stroke: none; }
 .tnb-picture .soft { opacity: .65; }
-.tnb-picture .legend { grid-column: 1 / -1; display: flex; flex-wrap: wrap; align-items: center; gap: 2px 8px; }
+.tnb-picture .cell { flex-grow: 1; min-width: 0; }
+.tnb-picture .legend { width: 100%; display: flex; flex-wrap: wrap; align-items: center; gap: 2px 8px; }
 .tnb-picture .hint { margin-left: auto; font-size: 11px; opacity: .6; }
 .tnb-picture .head[hidden] { display: none; }
 .tnb-picture .head { display: flex; gap: 8px; white-space: nowrap; overflow: hidden; min-height: 20px; }
@@ -44,7 +45,7 @@ class Plot {
     this.group = panel.x === "step" ? "step" : index;
     // and these the range of their values
     this.scale ||= index;
-    this.cell = html(picture.box, "div");
+    this.cell = html(picture.box, "div", "cell");
     const head = html(this.cell, "div", "head");
     html(head, "b", "", this.title);
     let owner = "";
@@ -369,36 +370,21 @@ class Picture {
     this.draw();
   }
 
-  // The first panel is large beside two others in a live view's picture; else each takes its place in the columns.
+  // Panels share a row; in a live view's picture the first one, and each heat map, has its own.
+  get across() { return this.width < 560 ? 1 : Math.min(this.columns, this.plots.length); }
+
   arrange() {
-    const wide = this.width >= 860, several = this.width >= 560, rest = this.plots.filter(o => !o.heats.length).length - 1, beside = rest % 3 ? Math.min(2, rest) : 0, left = (rest - beside) % 3;
-    this.box.style.gridTemplateColumns = "repeat(12, minmax(0, 1fr))";
     return this.plots.map(({ cell, heats, rows }, i) => {
-      let span = several ? 6 : 12, tall = this.height;
-      if (!this.live) {
-        const columns = several ? Math.min(this.columns, this.plots.length) : 1;
-        // the last panel fills its row
-        span = Math.floor(12 / columns);
-        if (i === this.plots.length - 1) span = 12 - span * (i % columns);
-        if (heats.length || rows.length) tall = this.tall;
-      } else if (heats.length) {
-        span = 12;
-        tall = Math.min(460, Math.max(90, heats[0].rows.length * 15 + 42));
-      } else if (i === 0) {
-        span = wide && beside ? 8 : 12;
-        cell.style.gridRow = wide && beside === 2 ? "span 2" : "";
-        tall = wide && beside === 2 ? 2 * this.height + 28 : 250;
-      } else if (wide) span = rest - i < left ? 12 / left : 4;
-      else if (several && rest % 2 && i === rest) span = 12;
-      cell.style.gridColumn = `span ${span}`;
-      return tall;
+      cell.style.flexBasis = this.live ? (i && !heats.length ? "270px" : "100%") : `calc(${100 / this.across}% - 18px)`;
+      if (!this.live) return heats.length || rows.length ? this.tall : this.height;
+      return heats.length ? Math.min(460, Math.max(90, heats[0].rows.length * 15 + 42)) : i ? this.height : 250;
     });
   }
 
   // Whether the names of a plot's rows stand beside it: not if the plot to its left has the same.
   named(plot) {
-    const i = this.plots.indexOf(plot), columns = this.live || this.width < 560 ? 1 : Math.min(this.columns, this.plots.length);
-    return i % columns === 0 || String(plot.labels) !== String(this.plots[i - 1].labels);
+    const i = this.plots.indexOf(plot);
+    return this.live || i % this.across === 0 || String(plot.labels) !== String(this.plots[i - 1].labels);
   }
 
   draw() {
