@@ -245,8 +245,8 @@ def overrides_event(
 ) -> bool:
     "Return True if a callback overrides an event."
     if event in getattr(callback, "__dict__", ()): return True
-    owner = next((c for c in type(callback).__mro__ if event in vars(c)), None)
-    return owner is not None and owner.__name__ != "TrainerCallback"
+    owners = [c for c in type(callback).__mro__ if event in vars(c)]
+    return bool(owners) and owners[0].__name__ != "TrainerCallback"
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #cd9928a7
 # names of the positional arguments of the Trainer's handler
@@ -407,8 +407,8 @@ class CallbackHandler:
         return changes
 
     def forget_events(self):
-        "Look up again which events the callbacks override: a cell may have defined another method."
-        self._listening.clear()
+        "Look up again which events the callbacks override, where a cell may have defined another method."
+        if any(not of_package(c) or {*vars(c)} & {*EVENTS} for c in self.callbacks): self._listening.clear()
 
     def _seed_of(self, callback: TrainerCallback) -> int:
         "Return the part of a seed that tells a callback from all others: its class, and its index among those of the class."

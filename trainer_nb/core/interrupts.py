@@ -342,7 +342,7 @@ class RunLock:
                     self.urgent = me not in self.low_priority_threads
                 finally:
                     queue.pop(me, None)
-                    self.changed.notify_all()
+                    if self.waiting or self.low_priority_waiting: self.changed.notify_all()
         except KeyboardInterrupt:
             if self.owner == me:
                 self.release()
@@ -421,9 +421,9 @@ def exclusive(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L,
             if run is not None:
                 if RUN_LOCK.depth == 1:
                     note_verb_call(run, method.__name__)
-                    # collecting garbage takes a while; a press meanwhile is one of the verb
-                    with RUN_LOCK.button.deferred():
-                        release_last_traceback()
+                    if hasattr(sys, "last_value"):
+                        # collecting garbage takes a while; a press meanwhile is one of the verb
+                        with RUN_LOCK.button.deferred(): release_last_traceback()
                     while run.reports.pending_messages and threading.get_ident() not in RUN_LOCK.low_priority_threads:
                         run.reports.pending_messages.pop(0)()
                 if run.parts.remote_run is not None and run.parts.remote_run.handles_verb(method.__name__):

@@ -59,65 +59,65 @@ def seed_all(
     _PYTHON_RANDOM.gauss_next = None
 
 # %% ../../nbs/01_core/01_seeding.ipynb #89dd32a5
-# key and position of a Mersenne twister of numpy
-_TWISTER_BYTES = 625 * 4
+# key and position of a Mersenne twister, in numpy; position and key in Python. Their functions to read and to set these
+# take ten times as long as copies of the memory, which each verb makes
+_Twister = ctypes.c_char * (625 * 4)
+_PYTHON_TWISTER = _Twister.from_address(id(random._inst) + object.__basicsize__)
 
-def _twister_address() -> int | None:
-    "Return the address of the state of numpy's global generator; None for one that the user has put in its place."
+def _numpy_twister() -> Any:
+    "Return the memory of numpy's global generator; None for one that the user has put in its place."
     generator = np.random.get_bit_generator()
-    return generator.ctypes.state_address if type(generator) is np.random.MT19937 else None
+    if type(generator) is not np.random.MT19937: return None
+    return _Twister.from_address(generator.ctypes.state_address)
 
 def _is_known_layout() -> bool:
     _, key, position, *_ = np.random.get_state()
-    known = np.append(key, np.uint32(position)).tobytes()
-    address = _twister_address()
-    return address is not None and ctypes.string_at(address, _TWISTER_BYTES) == known
+    *words, place = random.getstate()[1]
+    known = np.append(key, np.uint32(position)).tobytes(), np.array([place, *words], np.uint32).tobytes()
+    twister = _numpy_twister()
+    return twister is not None and (twister.raw, _PYTHON_TWISTER.raw) == known
 
 _IS_KNOWN_LAYOUT = _is_known_layout()
 
-def _numpy_state() -> Any:
-    """Return the state of numpy's global generator: the bytes of its twister, and the normal number that it has kept for the
-    next call, or None. numpy's own functions take 150 µs to read it and to set it, these 15; each verb does both."""
-    address = _twister_address()
-    if address is None or not _IS_KNOWN_LAYOUT: return np.random.get_state()
-    twister = ctypes.string_at(address, _TWISTER_BYTES)
+def _take_number(twister: Any) -> float | None:
+    "Take the normal number that numpy has kept for the next call; None if there is none. The twister stays as it is."
+    before = twister.raw
     number = np.random.standard_normal()
     # a number that was kept is returned as it is
-    state = twister, number if ctypes.string_at(address, _TWISTER_BYTES) == twister else None
-    _set_numpy_state(state)
+    if twister.raw == before: return number
+    # two were drawn, and the other one was kept
+    np.random.standard_normal()
+    twister.raw = before
+    return None
+
+def _numpy_state() -> Any:
+    "Return the state of numpy's global generator: the bytes of its twister, and the number that it has kept, or None."
+    twister = _numpy_twister()
+    if twister is None or not _IS_KNOWN_LAYOUT: return np.random.get_state()
+    number = _take_number(twister)
+    state = twister.raw, number
+    if number is not None: _set_numpy_state(state)
     return state
 
 def _set_numpy_state(state: tuple) -> None:
     "Restore the state of numpy's global generator."
     if not isinstance(state[0], bytes): return np.random.set_state(state)
-    twister, number = state
-    address = _twister_address()
-    if number is not None or address is None:
-        words = np.frombuffer(twister, np.uint32)
+    content, number = state
+    twister = _numpy_twister()
+    if number is not None or twister is None:
+        words = np.frombuffer(content, np.uint32)
         return np.random.set_state(("MT19937", words[:-1], int(words[-1]), int(number is not None), number or 0.0))
-    # drops a number that was kept
-    np.random.seed(0)
-    ctypes.memmove(address, twister, _TWISTER_BYTES)
-
-# position and key of Python's global twister; random.getstate() and setstate() take ten times as long as to copy them
-_PYTHON_ADDRESS = id(random._inst) + object.__basicsize__
-
-def _is_known_python() -> bool:
-    _, words, _ = random.getstate()
-    known = np.array([words[-1], *words[:-1]], np.uint32).tobytes()
-    return ctypes.string_at(_PYTHON_ADDRESS, _TWISTER_BYTES) == known
-
-_IS_KNOWN_PYTHON = _is_known_python()
+    _take_number(twister)
+    twister.raw = content
 
 def _python_state() -> tuple:
     "Return the state of Python's global generator: the bytes of its twister, and the normal number that it has kept."
-    if not _IS_KNOWN_PYTHON: return random.getstate()
-    return ctypes.string_at(_PYTHON_ADDRESS, _TWISTER_BYTES), _PYTHON_RANDOM.gauss_next
+    return (_PYTHON_TWISTER.raw, _PYTHON_RANDOM.gauss_next) if _IS_KNOWN_LAYOUT else random.getstate()
 
 def _set_python_state(state: tuple) -> None:
     "Restore the state of Python's global generator."
     if not isinstance(state[0], bytes): return random.setstate(state)
-    ctypes.memmove(_PYTHON_ADDRESS, state[0], _TWISTER_BYTES)
+    _PYTHON_TWISTER.raw = state[0]
     _PYTHON_RANDOM.gauss_next = state[1]
 
 def generator_states() -> tuple:

@@ -18,7 +18,6 @@ import torch
 # %% ../../nbs/06_engine/14_edits.ipynb #3243a125
 from ..core.errors import of_package
 from ..core.nodes import ATOMS
-from ..core.put import MISSING
 from ..data.collate import is_identical
 from .run_state import RunState, run_modules
 from ..core.tree import MAPPINGS, SEQUENCES, is_resource, of_library
@@ -72,12 +71,11 @@ class AttributeStamps:
         self.size = len(self.attributes)
         # of a callback, events that have called it: a checkpoint, for example, calls it after the verb
         self.num_calls = num_calls
-        self.stamps = {
-            k: v if type(v) in ATOMS else stamp(v) for k, v in self.attributes.items() if k not in self.skip
-        }
+        self.stamps = {k: stamp(v) for k, v in self.attributes.items() if k not in self.skip}
         # these are compared as one text: a user may have hundreds
-        self.flat = {k: None for k in self.stamps if is_flat(self.attributes[k])}
+        self.flat = [k for k in self.stamps if is_flat(self.attributes[k])]
         self.text = marshal.dumps([*map(self.attributes.__getitem__, self.flat)], 2)
+        self.others = [k for k in self.stamps if not is_flat(self.attributes[k])]
 
     def take_names(self, names: Collection[str]) -> None:
         "Take the present values of these attributes, which are known."
@@ -91,16 +89,14 @@ class AttributeStamps:
 
     def is_same(self) -> bool:
         "Return whether it is certain that no attribute has another value."
-        attributes = self.attributes
-        if len(attributes) != self.size: return False
+        if len(self.attributes) != self.size: return False
+        if not self.stamps: return True
         try:
-            if marshal.dumps([*map(attributes.__getitem__, self.flat)], 2) != self.text: return False
+            if marshal.dumps([*map(self.attributes.__getitem__, self.flat)], 2) != self.text: return False
+            return [self.stamps[key] for key in self.others] == [stamp(self.attributes[key]) for key in self.others]
         except (KeyError, ValueError):
             # one was removed, or is not flat any more
             return False
-        for key, then in self.stamps.items():
-            if key not in self.flat and stamp(attributes.get(key, MISSING)) != then: return False
-        return True
 
     def changed(self) -> list[str]:
         "Return the names of the attributes that have other values, were added or removed."
@@ -114,13 +110,7 @@ class AttributeStamps:
 _DATA = ("_train_dataset", "data_collator", "loss_func", "compute_loss_func")
 _VERSION = operator.attrgetter("_version")
 _REQUIRES_GRAD = operator.attrgetter("requires_grad")
-
-def _parts(run: RunState) -> list[int]:
-    "Return the ids of the objects in which attributes are searched, apart from the learner and those inside data sets."
-    learner = run.learner() if run.learner is not None else None
-    data = [] if learner is None else [vars(learner).get(name) for name in _DATA]
-    patches = None if run.device is None else run.device.patches.patches
-    return [*map(id, (run.model, run.loss_module, run.loader, patches, *data, *run.callbacks.callbacks))]
+_TRAINING = operator.attrgetter("training")
 
 def find_attribute(cls, name: str):
     """Return the class that defines an attribute, and the attribute's definition
@@ -140,17 +130,19 @@ class Edits:
 
     def forget(self) -> None:
         "Forget what the last verb has left: nothing counts as changed until `keep` is called."
-        self.is_kept = False
         # whether attributes are searched although the run has several processes, which compare what was found
         self.is_compared = False
-        # whether a verb that trains was the last one that has changed anything but a setting
+        # whether the run is as a verb that trains has left it, apart from settings
         self.is_prepared = False
-        # ids of the parts in which `stamped` was searched, and of what the modules in them hold
+        # ids of the parts in which `stamped` was searched, the modules in them, and sizes and ids of what these hold
         self.parts: list[int] = []
+        self.modules: list[torch.nn.Module] = []
         self.tables: list[dict] = []
-        self.inside: list[int] = []
+        self.inside: tuple[list[int], list[int]] = [], []
+        # the modes of these modules at the end of the last verb that trains
+        self.modes: list[bool] = []
         self.stamped: list[AttributeStamps] = []
-        self.weights: list[int] = []
+        self.weights: list[int] | None = None
         self.flags: list[bool] = []
         # of the optimizer, with the number of its parameters; None: unknown, because the run itself has changed them
         self.groups: list[tuple[dict[str, Any], int]] | None = None
@@ -162,36 +154,45 @@ class Edits:
     ) -> None:
         "Keep the present state as what the last verb has left; nothing before there is an optimizer."
         if run.optimizer is None: return self.forget()
-        self.is_kept = True
         self.is_prepared = is_prepared
         self.weights = [*map(_VERSION, run.params)]
         self.flags = [*map(_REQUIRES_GRAD, run.params)]
         self.groups = [(dict(g), len(g["params"])) for g in run.optimizer.param_groups]
-        if not self.has_same_parts(run):
+        if self.parts != self._parts(run):
             self.is_prepared = False
-            return self._search(run)
-        counts = run.callbacks.num_calls
+            self._search(run)
+        modes = [*map(_TRAINING, self.modules)]
+        if is_prepared and self.modes != modes:
+            self.modes = modes
+            run.modes.see(run.model)
+        self.take_called(run)
         for one in self.stamped:
-            num_calls = counts.get(id(one.owner))
-            if one.num_calls == num_calls and one.is_same(): continue
-            one.take(num_calls)
+            if one.is_same(): continue
+            one.take(one.num_calls)
             # it may hold another data set now
             if one.name.startswith("train_dataset"): self.parts = []
 
-    def has_same_parts(self, run: RunState) -> bool:
-        "Return whether the run has the parts that the last verb has left; inside modules, as `find` has seen them."
-        return self.parts == [self.is_compared, *_parts(run)]
+    def _parts(self, run: RunState) -> list[int]:
+        "Return the ids of the objects in which attributes are searched, but for the learner and parts of data sets."
+        learner = run.learner() if run.learner is not None else None
+        data = [] if learner is None else map(vars(learner).get, _DATA)
+        patches = None if run.device is None else run.device.patches.patches
+        held = run.model, run.loss_module, run.loader, patches, *data, *run.callbacks.callbacks
+        return [self.is_compared, *map(id, held)]
 
-    def _ids_inside(self) -> list[int]: return [*map(id, chain.from_iterable(map(dict.values, self.tables)))]
+    def _inside(self) -> tuple[list[int], list[int]]:
+        "Return the sizes of the tables of modules, parameters, buffers and hooks, and ids of what they hold."
+        return [*map(len, self.tables)], [*map(id, chain.from_iterable(map(dict.values, filter(None, self.tables))))]
 
     def _search(self, run: RunState) -> None:
         "Search the objects whose attributes count; in one of several processes none: their journals have to be alike."
-        self.parts = [self.is_compared, *_parts(run)]
+        self.parts = self._parts(run)
+        self.modules, self.modes = [*run_modules(run).modules()], []
         # buffers have stamps, unless there are none yet
         names = ("_parameters", "_modules", "_buffers", *HOOK_TABLES)
-        tables = [(name, vars(m).get(name)) for m in run_modules(run).modules() for name in names]
+        tables = [(name, vars(m).get(name)) for m in self.modules for name in names]
         self.tables = [t for name, t in tables if t is not None and not (t and name == "_buffers")]
-        self.inside = self._ids_inside()
+        self.inside = self._inside()
         self.stamped = []
         if run.device is not None and not run.device.world.is_single_process and not self.is_compared: return
         counts = run.callbacks.num_calls
@@ -213,13 +214,13 @@ class Edits:
 
     def find(self, run: RunState) -> list[str]:
         "Return the names of what was changed since the last verb or call; nothing in a run without an optimizer."
-        if not self.is_kept or run.optimizer is None:
+        if self.weights is None or run.optimizer is None:
             self.keep(run)
             return []
         changed = []
         if self.weights != [*map(_VERSION, run.params)]: changed.append("weights")
         if self.flags != [*map(_REQUIRES_GRAD, run.params)]: changed.append("requires_grad")
-        if self._has_other_groups(run): changed.append("param_groups")
+        if self._has_other_groups(run.optimizer.param_groups): changed.append("param_groups")
         self.take_called(run)
         edited = [one for one in self.stamped if not one.is_same()]
         if edited:
@@ -229,14 +230,13 @@ class Edits:
                 name for one in present for name in one.changed()
                 if is_of_user(one.owner, name.rpartition(".")[2])
             ]
-        if self.inside != self._ids_inside(): self.parts = []
+        if self.inside != self._inside(): self.parts = []
+        if self.parts != self._parts(run) or self.modes != [*map(_TRAINING, self.modules)]: self.is_prepared = False
         if changed: self.keep(run)
         return changed
 
-    def _has_other_groups(self, run: RunState) -> bool:
-        now = run.optimizer.param_groups
-        if self.groups is None: return False
-        if len(now) != len(self.groups): return True
+    def _has_other_groups(self, now: list[dict[str, Any]]) -> bool:
+        if self.groups is None or len(now) != len(self.groups): return self.groups is not None
         for (before, size), group in zip(self.groups, now):
             if size != len(group["params"]): return True
             if len(group) == len(before) and all(map(operator.is_, group.values(), before.values())): continue

@@ -22,7 +22,7 @@ from .overrides import TrainerBase
 from .prepare import check_parameters, discard_outdated_wrapper
 from .prepare import may_have_other_parameters, prepare, recompute_run_length
 from .run_state import RunState, Task, as_callback, record_act
-from .session import check_can_train, describe_position, fetch_rows, guarded, mark_paused, pausable
+from .session import check_can_train, describe_position, drop_pause_request, fetch_rows, guarded, mark_paused
 from .session import raise_save_error, should_pause, training_session, yield_run_lock
 from .settings import recover_from_oom, scale_rate
 from .signatures import check_callable
@@ -193,14 +193,14 @@ def advance(
     run = learner.run_state
     check_on_start(learner)
     start = len(run.history)
-    with pausable(run):
-        while run_slice(learner, verb, until, after_step):
-            yield_run_lock(run)
-            if may_continue is not None and not may_continue():
-                mark_paused(learner)
-                break
-            # the other thread may have left the run in a state in which it cannot train
-            check_can_train(learner, verb)
+    drop_pause_request(run)
+    while run_slice(learner, verb, until, after_step):
+        yield_run_lock(run)
+        if may_continue is not None and not may_continue():
+            mark_paused(learner)
+            break
+        # the other thread may have left the run in a state in which it cannot train
+        check_can_train(learner, verb)
     return start
 
 def run_slice(
@@ -227,9 +227,9 @@ def iterate_steps(learner: TrainerBase) -> Iterator[Record]:
     stop = False
     try:
         while not stop:
-            run = learner.run_state
             # the verb has returned: each step guards itself, and prepares what was changed since the one before
-            with RUN_LOCK, guarded(learner, "steps()", check_can_train), pausable(run):
+            with RUN_LOCK, guarded(learner, "steps()", check_can_train) as run:
+                drop_pause_request(run)
                 if run.parts.remote_run is not None:
                     record, stop = run.parts.remote_run.one_step(learner)
                 else:

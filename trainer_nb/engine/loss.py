@@ -43,14 +43,14 @@ class ModelFacts(NamedTuple):
 
 def unwrap_model(model: torch.nn.Module) -> torch.nn.Module:
     "Return the model inside of DataParallel or an adapter: the one with the relevant signature."
-    while isinstance(model, torch.nn.DataParallel):
-        model = model.module
     adapter: Any = model
+    while isinstance(adapter, torch.nn.DataParallel): adapter = adapter.module
+    # other modules pass no names on, and take a while to raise the error for one that is missing
+    if type(adapter).__getattr__ is torch.nn.Module.__getattr__ and not hasattr(type(adapter), "get_base_model"):
+        return adapter
     if hasattr(adapter, "get_base_model"): return adapter.get_base_model()
-    if hasattr(adapter, "peft_config") and hasattr(getattr(adapter, "base_model", None), "model"):
-        # PEFT's mixed models
-        return adapter.base_model.model
-    return model
+    is_mixed = hasattr(adapter, "peft_config") and hasattr(getattr(adapter, "base_model", None), "model")
+    return adapter.base_model.model if is_mixed else adapter
 
 def inspect_model(
     model: torch.nn.Module,  # a module, not wrapped

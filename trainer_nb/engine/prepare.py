@@ -612,8 +612,7 @@ def prepare(learner: TrainerBase):
 def is_prepared(learner: TrainerBase) -> bool:
     "Return whether nothing that a step needs was replaced since a verb has trained."
     run = learner.run_state
-    edits = edits_of(run)
-    if not run.state.global_step or not edits.is_prepared or not edits.has_same_parts(run): return False
+    if not run.state.global_step or not edits_of(run).is_prepared: return False
     if run.wrapped_model is None or run.loader is None or run.optimizer is None or run.lr_scheduler is None: return False
     # the special tokens of a tokenizer, and an engine, are compared each time
     if learner.processing_class is not None or run.device.strategy.takes_optimizer: return False

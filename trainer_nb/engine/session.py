@@ -22,7 +22,7 @@ from ..core.errors import InvalidOperation, Paused, free_after_failure, install_
 from ..core.errors import release_traceback_after_cell, warn
 from ..core.interrupts import BATCH_WAIT, RUN_LOCK, InterruptGuard
 from ..core.log_file import to_plain_data
-from ..core.seeding import preserve_generators
+from ..core.seeding import generator_states, set_generator_states
 from ..device.strategy import require_several_processes
 from ..optim.schedules import replaced_rates
 from .counters import warn_once
@@ -57,15 +57,9 @@ def wait_for_debug_step(run: RunState) -> None:
         time.sleep(0.02)
         RUN_LOCK.acquire(depth)
 
-@contextmanager
-def pausable(run: RunState) -> Iterator[None]:
-    "Make a request to pause effective inside the block, at the next boundary; drop a request from before it."
-    # a verb that has yielded the lock to this one may have been asked to pause meanwhile: that request is kept
+def drop_pause_request(run: RunState) -> None:
+    "Drop a request to pause from before a verb; a verb that has yielded the lock to it may have been asked meanwhile."
     run.verb.pause_requested = run.verb.pause_requested and run.verb.yield_depth > 0
-    try:
-        yield
-    finally:
-        run.verb.pause_requested = False
 
 # %% ../../nbs/06_engine/22_session.ipynb #ce66a20c
 def check_not_in_step(
@@ -110,18 +104,25 @@ def check_can_train(
 
 check_can_train_or_corrupted = partial(check_can_train, allow_corrupted=True)
 
-@contextmanager
-def guarded(
-    learner: TrainerBase,
-    verb: str,  # its name, for messages; the caller holds the run lock
-    check: Callable[[TrainerBase, str], None] = check_not_in_step,  # raises an error if the verb is not valid now
-) -> Iterator[RunState]:
+# entered by each verb; a generator with @contextmanager takes three times as long
+class guarded:
     """Guard a verb: check once that it is valid now, and defer interrupts inside the block.
     The loop handles them at the next boundary; those that it has not handled are raised when the block ends."""
-    check(learner, verb)
-    run = learner.run_state
-    with run.interrupts:
-        yield run
+    def __init__(
+        self,
+        learner: TrainerBase,
+        verb: str,  # its name, for messages; the caller holds the run lock
+        check: Callable[[TrainerBase, str], None] = check_not_in_step,  # raises an error if the verb is not valid now
+    ):
+        check(learner, verb)
+        self.run = learner.run_state
+        self.interrupts = self.run.interrupts
+
+    def __enter__(self) -> RunState:
+        self.interrupts.__enter__()
+        return self.run
+
+    def __exit__(self, *error: Any) -> None: self.interrupts.__exit__(*error)
 
 # %% ../../nbs/06_engine/22_session.ipynb #61c57dc7
 def raise_save_error(run: RunState) -> None:
@@ -141,13 +142,12 @@ def training_session(
     with claim_run(run, verb):
         try:
             raise_save_error(run)
-            is_changed = record_manual_changes(run)
-            if is_changed or not is_prepared(learner):
+            if record_manual_changes(run) or not is_prepared(learner):
                 prepare_training(learner)
                 if run.args.push_to_hub and run.parts.uploader is not None:
                     run.parts.uploader.open(learner)
                 require_several_processes(run.args, run.device.world.size, verb)
-            enter_training(run)
+                enter_training(run)
             run.callbacks.forget_events()
             # the run itself may change them
             run.data.data_attributes = []
@@ -168,7 +168,6 @@ def training_session(
             # with the model as the cells see it
             edits_of(run).keep(run, is_prepared=True)
             run.data.data_attributes = copied_attributes(learner)
-            run.modes.see(run.model)
             if rows: fetch_rows(run)
         raise_if_interrupted(learner)
 
@@ -177,11 +176,12 @@ def claim_run(run: RunState, verb: str) -> Iterator[None]:
     "Make the verb the owner of the run inside the block; restore the random generators of the cells at the end."
     run.verb.owner = verb, threading.get_ident()
     run.current.step_rolled_back = False
-    with preserve_generators():
-        try:
-            yield
-        finally:
-            run.verb.owner = None
+    generators = generator_states()
+    try:
+        yield
+    finally:
+        run.verb.owner = None
+        set_generator_states(generators)
 
 # %% ../../nbs/06_engine/22_session.ipynb #9301d096
 def current_commit() -> str | None:
@@ -391,9 +391,9 @@ def raise_if_interrupted(learner: TrainerBase) -> None:
 def should_pause(learner: TrainerBase) -> bool:
     "Return whether a pause was requested; raise Paused after an interrupt."
     raise_if_interrupted(learner)
-    if not learner.run_state.verb.pause_requested: return False
-    mark_paused(learner)
-    return True
+    is_requested, learner.run_state.verb.pause_requested = learner.run_state.verb.pause_requested, False
+    if is_requested: mark_paused(learner)
+    return is_requested
 
 # %% ../../nbs/06_engine/22_session.ipynb #0f8dab5d
 def apply_change(learner: TrainerBase, verb: str, change: Callable[[], Any]) -> Any:
