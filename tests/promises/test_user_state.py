@@ -399,4 +399,4 @@ def test_checkpoints_in_the_trainer_s_layout_hold_user_state(tmp_path):
     for name in ("manifest.json", "rest.json", "rest.safetensors"): (folder / name).unlink(missing_ok=True)
     foreign = counting(tmp_path, save_format="trainer", callbacks=[new := Mean()])
     said = warned(lambda: foreign.load_checkpoint(folder))
-    assert new.steps == 0 and sum("Mean.steps, Mean.weights keep their present values" in o for o in said) == 1
+    assert new.steps == 0 and sum("Mean.steps, Mean.weights keep their values" in o for o in said) == 1

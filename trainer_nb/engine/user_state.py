@@ -16,13 +16,12 @@ from typing import Any
 import torch
 from ..core.errors import join_names, warn
 from ..core.put import MISSING, Put, class_finder
-from ..core.nodes import ATOMS, Content, GeneratorNode, LeafNode, Ref, StatefulNode, TensorNode, Tree, Unsupported
+from ..core.nodes import ATOMS, ArrayNode, Content, GeneratorNode, LeafNode, Ref, StatefulNode, TensorNode, Tree, Unsupported
 from ..core.seeding import FUNCTIONS, GENERATOR_TYPES
 from ..core.tree import Capture, has_state_dict, is_resource
 from ..data.loader import OpaqueSource
 from ..data.sources import MOST_VALUES, MapSource
 from ..device.sharding import copy_into, local_nbytes
-
 from .run_state import RunState, run_modules
 from .state_holders import FEW_NODES, LEARNER, LIBRARY_KINDS, Holder
 from .state_holders import code_holders, declared
@@ -58,8 +57,7 @@ def _module_attributes(module: torch.nn.Module) -> list[str]:
     return [] if holder is None else [*holder.items()]
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #6dddf072
-# bytes
-LEAST_LIMIT = 256 << 20
+LEAST_LIMIT = 256 << 20   # bytes
 DATA_LIMIT = 64 << 10
 
 def size_limits(run: RunState) -> Callable[[Holder], tuple[int, int | None]]:
@@ -204,7 +202,10 @@ def restore_user_state(
     if in_branch:
         here = capture_user_state(run, same, find=find).contents()
         contents = state.contents([holder.name for holder in holders])
-        equal = {name for name, content in contents.items() if content == here.get(name)}
+        # the copies of arrays and tensors with common memory have lost it
+        nodes = enumerate(state.tree.nodes)
+        views = {i for i, o in nodes if isinstance(o, (TensorNode, ArrayNode)) and o.place.kind == "region"}
+        equal = {n for n, content in contents.items() if content == here.get(n) and not views & content.seen.keys()}
         live = state.tree.live.objects if state.tree.live is not None else []
         shared = {i for i, f in enumerate(live) if isinstance(f, types.FunctionType) and state.tree.nodes[i].parts}
         # one that has not changed since the run began is a setting
@@ -355,7 +356,6 @@ def report_lost(run: RunState, verb: str) -> None:
     if names:
         warn(f"{verb} restores attributes from the run, although this learner began with other values (set them again if"
              f" those are meant): {join_names(names, MOST_NAMES)}.")
-
     lost = {n: run.reports.lost[n] for n in run.reports.new(run.reports.lost)}
     run.reports.lost = {}
     if not lost: return

@@ -84,24 +84,9 @@ def enter_in_memo(
     if isinstance(value, torch.nn.Module):
         memo.update({id(o): o for o in packed_objects(value)})
     parts = {id(part): part for part in walk(value, memo) if id(part) not in memo}
-    arrays = {
-        part.ctypes.data: part for part in parts.values()
-        if type(part) is np.ndarray and part.base is None and part.flags.c_contiguous and part.size and not part.dtype.hasobject
-    }
     for part in parts.values():
         if isinstance(part, torch.Tensor) and (not part.is_leaf or is_tensor_with_methods(part)):
             memo[id(part)] = part.detach().clone()
-        elif (
-            type(part) is torch.Tensor and part.is_cpu and part.layout is torch.strided
-            and (array := arrays.get(part.untyped_storage().data_ptr())) is not None
-        ):
-            # as torch.from_numpy makes it
-            storage = torch.from_numpy(memo.setdefault(id(array), array.copy()).reshape(-1).view(np.uint8)).untyped_storage()
-            view = torch.empty(0, dtype=part.dtype).set_(storage, part.storage_offset(), part.size(), part.stride())
-            memo[id(part)] = view.requires_grad_(part.requires_grad)
-        elif type(part) is np.ndarray and isinstance(base := part.base, np.ndarray) and id(base) in parts and base.flags.c_contiguous:
-            whole = memo.setdefault(id(base), base.copy())
-            memo[id(part)] = np.ndarray(part.shape, part.dtype, whole, part.ctypes.data - base.ctypes.data, part.strides)
         elif part is value:
             pass
         elif isinstance(part, (torch.utils.data.Dataset, torch.utils.data.DataLoader)):

@@ -308,16 +308,6 @@ def _is_optimizer_state(file) -> bool:
     if not all(isinstance(g, dict) and isinstance(g.get("params"), list) for g in groups): return False
     return all(isinstance(v, dict) for v in state.values())
 
-def read_named_weights(
-    run: RunState, folder: str | Path,
-    tensors,  # of the learner, by snapshot name
-    unpickle: bool = False,  # as for `check_unpickle`
-) -> dict:
-    "Read the weights and buffers under their snapshot names; raise ValueError if the model differs."
-    found = read_weights_for_model(run.model, folder, unpickle)
-    names = state_dict_entries(run)
-    return {names[k]: t.to(tensors[names[k]].dtype) for k, t in found.items() if isinstance(names[k], str)}
-
 def merge_callback_states(
     run: RunState,
     held,  # `stateful_callbacks`
@@ -349,7 +339,8 @@ def read_foreign_checkpoint(learner: TrainerBase, folder: Path, unpickle: bool =
     form = capture_snapshot(run)
     mine = form.values
     tensors = {n: t for n, t in form.tensors.items() if not n.startswith("optimizer/")}
-    tensors |= read_named_weights(run, folder, tensors, unpickle)
+    weights, names = read_weights_for_model(run.model, folder, unpickle), state_dict_entries(run)
+    tensors |= {names[k]: t.to(tensors[names[k]].dtype) for k, t in weights.items() if isinstance(names[k], str)}
     try:
         state, said = reconcile_state(run, there)
         kept, optimizer, schedule = convert_optimizer_state(
@@ -384,8 +375,7 @@ def describe_missing_user_state(
     names = [f"{h}.{k}" for h, saved in user["holders"].items() if h.partition(".")[0] not in others for k in saved["items"]]
     if not names: return []
     more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-    kept = f"{', '.join(names[:10])}{more}"
-    return [f"the Trainer's files hold no attributes of user code, so {kept} keep their present values"]
+    return [f"the Trainer's files have no attributes of user code: {', '.join(names[:10])}{more} keep their values"]
 
 # settings that change the numbers of a run and are in no other file
 _COMPARED_ARGS = ("seed", "data_seed", "max_grad_norm", "label_smoothing_factor", "neftune_noise_alpha", "bf16",

@@ -532,8 +532,7 @@ def pushed_settings(args: TrainingArguments) -> str:
 # %% ../../nbs/07_state/20_hub.ipynb #c5e85862
 def is_pushing(learner: TrainerBase) -> bool:
     "Return whether this process pushes a run."
-    uploader = cast(Uploader | None, learner.run_state.parts.uploader)
-    return uploader is not None and not uploader.is_done()
+    return not get_uploader(learner.run_state).is_done()
 
 def wait_for_processes(run: RunState) -> bool:
     "Wait for the pushes of the processes that have the run; return False if an interrupt ended the waiting."
