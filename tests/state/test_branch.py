@@ -62,15 +62,6 @@ def test_a_table_of_two_losses_shows_where_they_diverge():
     for names in (Comparison.names, ("a", "a"), ("step", "b")): assert repr(shown(5, 20, names)[0]) == repr("step loss loss of the other difference".split())
 
 
-def test_the_columns_have_the_names_of_the_runs():
-    learn = hard_learner(run_name="digits", **LONG)
-    learn.step(3)
-    other = learn.branch(lr=0.002, run_name="careful")
-    for one in (learn, other): one.step(2)
-    assert repr(compare(learn, other)).splitlines()[1].split() == ["step", "digits", "careful", "difference"]
-    assert [*compare(learn, other)[0]] == ["step", "one", "other", "difference"]
-
-
 def test_what_set_does_is_what_a_branch_does():
     learn = hard_learner(**LONG)
     learn.step(5)

@@ -9,7 +9,7 @@ transformers = pytest.importorskip("transformers")
 from huggingface_hub import constants
 from hub_server import TOKEN, HubServer
 from trainer_nb import Learner, TrainerCallback, TrainingArguments, differences
-from trainer_nb.state.hub import Push, PushFailed, PushFolder, Uploader
+from trainer_nb.state.hub import PushFailed
 
 def SLOW(*values): return pytest.param(*values, marks=pytest.mark.slow)
 
@@ -727,30 +727,6 @@ def test_what_a_killed_process_left_is_removed(hub, tmp_path):
     (left/"model.safetensors").write_bytes(b"old")
     make(tmp_path/"out").train()
     assert not (tmp_path/"out"/"_push").exists() and hub.messages()
-
-
-def test_a_push_that_cannot_be_begun_again_keeps_its_files(tmp_path, monkeypatch):
-    "The system is out of threads when a checkpoint is pushed for the second time: the third time it has its files."
-    pushed, uploader = [], Uploader()
-    def push(name):
-        files = PushFolder(tmp_path, "0123456789ab")
-        (files.path/name).touch()
-        return Push(name, files, "me/out", None, name, name)
-    class Client:
-        def run_as_future(self, run, push):
-            if push.name in broken: raise RuntimeError("can't start new thread")
-            pushed.append((push.name, push.files.path.is_dir()))
-            push.future = __import__("concurrent.futures").futures.Future()
-            return push.future
-    monkeypatch.setattr("trainer_nb.state.hub.hub_client", Client)
-    failed, broken = push("checkpoint-2"), ["checkpoint-2"]
-    uploader.pushes.append(failed)
-    uploader._end(failed)
-    with pytest.raises(RuntimeError, match="thread"): uploader.submit(push("model"))
-    broken.clear()
-    uploader.submit(push("model"))
-    assert pushed == [("checkpoint-2", True), ("model", True)]
-    uploader.pushes.clear()
 
 
 def test_two_processes_push_once(hub, tmp_path):

@@ -386,7 +386,7 @@ def make_checkpoint_writer(
             if push is not None:
                 push(written)
         try:
-            if own:
+            if own and (run.args.save_total_limit or run.args.load_best_model_at_end):
                 rotate_checkpoints(place.parent, history.run_id, run.args.save_total_limit, protected)
         except Exception as error:
             warn(f"{place.name} is written, and the older ones could not be counted ({type(error).__name__}: {error}).")
