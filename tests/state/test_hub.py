@@ -241,11 +241,11 @@ def test_an_interrupt_ends_the_waiting(hub, tmp_path, capsys):
 
 def test_what_is_missing_is_said_when_the_learner_is_made(hub, tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(ValueError, match="HF_HUB_OFFLINE=1 keeps huggingface_hub offline"): make(tmp_path)
+    with pytest.raises(PushFailed, match="HF_HUB_OFFLINE=1 keeps huggingface_hub offline"): make(tmp_path)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     with pytest.raises(PushFailed, match="401 for me/x.*hf auth login"): make(tmp_path, hub_token="wrong", hub_model_id="me/x")
     monkeypatch.delenv("HF_TOKEN")
-    with pytest.raises(ValueError, match="needs an access token.*`hf auth login`"): make(tmp_path)
+    with pytest.raises(PushFailed, match="the access token is missing.*`hf auth login`"): make(tmp_path)
     make(tmp_path, hub_token=TOKEN)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(PushFailed, match="http://127.0.0.1:9 cannot be reached"): make(tmp_path, hub_token=TOKEN)
@@ -521,7 +521,7 @@ def test_a_saved_model_is_there_whatever_happens_to_its_push(hub, tmp_path, monk
         with pytest.warns(UserWarning, match="The model is saved, and was not pushed to the Hub .OSError: .*No space left"): assert learn.save_model() == tmp_path/"out"
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     learn.run_state.parts.uploader.repo_id = None
-    with pytest.warns(UserWarning, match="The model is saved, and was not pushed.*HF_HUB_OFFLINE=1"): learn.save_model()
+    with pytest.warns(UserWarning, match="is not ready .HF_HUB_OFFLINE=1"): learn.save_model()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     called = []
     class Own(Learner):

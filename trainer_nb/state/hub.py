@@ -59,7 +59,7 @@ def describe_failure(error: BaseException, repo_id: str) -> str:
     "Return the cause of a failed request, and what to type."
     from huggingface_hub import constants
     if constants.HF_HUB_OFFLINE:
-        return "HF_HUB_OFFLINE=1 keeps huggingface_hub offline; start the process without it"
+        return "HF_HUB_OFFLINE=1 keeps huggingface_hub offline; start the process without it, or leave push_to_hub out"
     # None: there was no answer
     status = getattr(getattr(error, "response", None), "status_code", None)
     if type(error).__name__ == "RevisionNotFoundError":
@@ -444,20 +444,6 @@ def open_branch_repository(
             " one."
         )
 
-def check_access(token: str | None, what: str) -> None:
-    "Raise ValueError if huggingface_hub is offline or has no access token."
-    from huggingface_hub import constants, get_token
-    if constants.HF_HUB_OFFLINE:
-        raise ValueError(
-            f"{what} needs the Hub, and HF_HUB_OFFLINE=1 keeps huggingface_hub offline; start the process without it,"
-            " or leave push_to_hub out and call learn.push_to_hub() where there is a network."
-        )
-    if token is None and get_token() is None:
-        raise ValueError(
-            f"{what} needs an access token, and none is stored on this machine; `hf auth login` stores one, or give"
-            " hub_token=, or set HF_TOKEN."
-        )
-
 def open_repository(
     learner: TrainerBase,
     token: str | None = None,  # None: hub_token, or the one stored on this machine
@@ -468,7 +454,6 @@ def open_repository(
     args = learner.run_state.args
     uploader = get_uploader(learner.run_state)
     token = token or uploader.token
-    check_access(token, "push_to_hub=True" if args.push_to_hub else "The repository")
     name = args.hub_model_id or Path(args.save_dir).absolute().name
     private = args.hub_private_repo if private is None else private
     client = hub_client()

@@ -204,19 +204,6 @@ def add_base_weights(run: RunState, snapshot: Snapshot) -> Snapshot:
         found[name] = match
     return Snapshot(found | snapshot.tensors, snapshot.values)
 
-# %% ../../nbs/07_state/02_model_files.ipynb #8eedc75a
-def adapter_folder(folder: str | Path, name: str) -> Path:
-    "Return the folder to which an adapter was written."
-    return Path(folder) if name == "default" else Path(folder, name)
-
-def _read_adapter_file(folder: Path) -> dict:
-    from safetensors.torch import load_file
-    if (folder / "adapter_model.safetensors").is_file():
-        return load_file(folder / "adapter_model.safetensors")
-    if (folder / "adapter_model.bin").is_file():
-        return torch.load(folder / "adapter_model.bin", map_location="cpu", weights_only=True)
-    raise CorruptCheckpoint(f"{folder} holds no adapter: there is no adapter_model.safetensors in it.")
-
 # %% ../../nbs/07_state/02_model_files.ipynb #5378edb2
 def check_same_weights(
     holds: str,  # beginning of the message
@@ -237,8 +224,8 @@ def read_adapters(model: torch.nn.Module, folder: str | Path) -> dict:
     prefix = "" if hasattr(model, "get_base_model") else "base_model.model."
     state = model.state_dict()
     for name in adapter_names(model):
-        place = adapter_folder(folder, name)
-        read[name] = {k.removeprefix(prefix): t for k, t in _read_adapter_file(place).items()}
+        place = Path(folder) if name == "default" else Path(folder, name)
+        read[name] = {k.removeprefix(prefix): t for k, t in read_weights(place).items()}
         # PEFT adds the embeddings of a base that was resized
         embeddings = {k for k in read[name] if "embed" in k and k not in _adapter_entries(model, name, state)}
         for k in embeddings:
@@ -326,11 +313,9 @@ def read_weights(
         p for p in sorted(folder.glob("*.safetensors")) if p.name not in ("optimizer.safetensors", "rest.safetensors")
     ]
     if not files:
-        pickled = sorted(folder.glob("pytorch_model*.bin"))
+        pickled = sorted((*folder.glob("pytorch_model*.bin"), *folder.glob("adapter_model.bin")))
         if not pickled:
-            raise CorruptCheckpoint(
-                f"{folder} holds no weights: there is no model.safetensors in it, and no pytorch_model.bin."
-            )
+            raise CorruptCheckpoint(f"{folder} holds no weights: it has no file *.safetensors, and no pytorch_model.bin.")
         return {k: v for p in pickled for k, v in read_torch_file(p).items()}
     try:
         return {k: v for p in files for k, v in load_file(p).items()}
