@@ -210,17 +210,13 @@ class SettingFields:
     num_train_epochs: float = arg(3.0, "passes over the training data; may be fractional")
     max_steps: int = arg(-1, "total number of optimizer steps; above 0 it overrides num_train_epochs")
     gradient_accumulation_steps: int = arg(1, "micro-batches in one optimizer step")
-    average_tokens_across_devices: bool = arg(
-        True, "average a loss per token over the tokens of all processes; False: of each process"
-    )
+    average_tokens_across_devices: bool = arg(True, "average a loss per token over all processes; False: over each one")
     auto_find_batch_size: bool = arg(False, "when memory runs out, halve the micro-batch and double the accumulation")
     # optimization
     learning_rate: float = arg(5e-5, "highest learning rate of the schedule; a list: one per layer group")
     layer_groups: list[str] | None = arg(None, "prefixes of parameter names, one group each, from input to output")
     lr_scheduler_type: SchedulerType | str = arg("linear", "name of the schedule, one of SchedulerType")
-    lr_scheduler_kwargs: dict | str | None = arg(
-        None, "further arguments of the schedule, such as num_cycles; a dict or JSON"
-    )
+    lr_scheduler_kwargs: dict | str | None = arg(None, "arguments of the schedule, such as num_cycles; a dict or JSON")
     warmup_steps: float = arg(0, "steps of warm-up; below 1 a ratio of all steps")
     optim: OptimizerNames | str = arg("adamw_torch_fused", "name of the optimizer, one of OptimizerNames, or of a class, 'torch.optim:NAdam'")
     optim_args: dict | str | None = arg(None, "further arguments of the optimizer, 'a=1,b=2' or a dict")
@@ -232,16 +228,10 @@ class SettingFields:
     adam_beta2: float = arg(0.999, "AdamW: decay of the running mean of their squares")
     adam_epsilon: float = arg(1e-8, "AdamW: added to the denominator")
     max_grad_norm: float = arg(1.0, "clip gradients to this norm; 0: no clipping")
-    average: str | None = arg(
-        None, "evaluate and save an average of the weights, and end with it: 'ema', 'swa'; None: no average"
-    )
-    average_args: dict | str | None = arg(
-        None, "further arguments of the average: decay and warmup of 'ema', start, every; a dict or JSON"
-    )
+    average: str | None = arg(None, "evaluate, save and end with an average of the weights: 'ema', 'swa'; None: none")
+    average_args: dict | str | None = arg(None, "options of the average: decay, warmup, start, every; a dict or JSON")
     label_smoothing_factor: float = arg(0.0, "share of the target spread over all classes, in [0, 1)")
-    neftune_noise_alpha: float | None = arg(
-        None, "strength of uniform noise added to the embeddings in training; None: no noise"
-    )
+    neftune_noise_alpha: float | None = arg(None, "strength of uniform noise on the embeddings in training; None: none")
     # precision, device and randomness
     bf16: bool = arg(False, "mixed precision with bfloat16")
     fp16: bool = arg(False, "mixed precision with float16 and a loss scaler")
@@ -252,16 +242,12 @@ class SettingFields:
     seed: int = arg(42, "seed of all random generators of the run")
     data_seed: int | None = arg(None, "seed of the order of the data; None: the same as seed")
     use_cpu: bool = arg(False, "train on the CPU even if there is an accelerator")
-    rollback: str = arg(
-        "light", "what a failed step restores: 'light': buffers; 'full': weights and optimizer state too"
-    )
+    rollback: str = arg("light", "what a failed step restores: 'light': buffers, 'full': weights and optimizer, too")
     rewind_every: int | None = arg(
-        None, "steps between two snapshots to rewind to; None: as many as take at most 0.5 % of the time;"
-        " 0: no snapshots"
+        None, "steps between snapshots to rewind to; None: as many as take at most 0.5 % of the time; 0: no snapshots"
     )
     rewind_memory: float | None = arg(
-        None, "GB of host memory for these snapshots; None: a quarter of what is available, with too little"
-        " of it also temporary files"
+        None, "GB of host memory for these snapshots; None: a quarter of what is available, then temporary files"
     )
     on_nan: str | None = arg(
         None, "what to do where loss or gradient norm is not finite: 'report', 'stop', 'skip', 'rewind and skip',"
@@ -269,12 +255,8 @@ class SettingFields:
     )
     on_spike: str | None = arg(None, "what to do, likewise, where the loss is far above the last ones")
     # memory and speed
-    activation_checkpointing: bool | None = arg(
-        None, "keep few activations and recompute the others in the backward pass", bare=True
-    )
-    activation_checkpointing_kwargs: dict | str | None = arg(
-        None, "further arguments of activation_checkpointing, such as use_reentrant and every_n_layers"
-    )
+    activation_checkpointing: bool | None = arg(None, "recompute most activations in the backward pass", bare=True)
+    activation_checkpointing_kwargs: dict | str | None = arg(None, "its arguments: use_reentrant, every_n_layers")
     gradient_checkpointing: bool | None = arg(None, "older name of activation_checkpointing", bare=True)
     gradient_checkpointing_kwargs: dict | str | None = arg(None, "older name of activation_checkpointing_kwargs")
     torch_compile: bool = arg(False, "compile the model with torch.compile")
@@ -283,13 +265,9 @@ class SettingFields:
     use_liger_kernel: bool = arg(False, "use Liger's fused kernels in transformers' models, on a GPU")
     liger_kernel_config: dict[str, bool] | None = arg(None, "which of its kernels to use; None: Liger's default")
     use_cache: bool = arg(False, "use the cache of keys and values in training")
-    torch_empty_cache_steps: int | None = arg(
-        None, "steps between two calls that release unused device memory; None: never"
-    )
+    torch_empty_cache_steps: int | None = arg(None, "steps between two releases of unused device memory; None: never")
     skip_memory_metrics: bool = arg(True, "False: measure the memory used and add it to the metrics")
-    debug: None | str | list[str] = arg(
-        "", "'underflow_overflow': stop at the first activation or weight that is not finite, and report where"
-    )
+    debug: None | str | list[str] = arg("", "'underflow_overflow': stop where an activation or weight is not finite")
     # several processes
     ddp_backend: str | None = arg(None, "backend of torch.distributed, 'nccl' or 'gloo'; None: the one for the device")
     ddp_find_unused_parameters: bool | None = arg(
@@ -297,21 +275,13 @@ class SettingFields:
         " None: True, without DDP's search in every step; False: such a parameter is an error"
     )
     ddp_bucket_cap_mb: int | None = arg(None, "MB of gradients that are averaged at once; None: torch's default")
-    ddp_broadcast_buffers: bool | None = arg(
-        None, "copy the buffers of rank 0 to all ranks after every step; None: True"
-    )
+    ddp_broadcast_buffers: bool | None = arg(None, "copy the buffers of rank 0 to all after every step; None: True")
     ddp_static_graph: bool | None = arg(None, "every step uses the same parameters, in the same way")
     ddp_timeout: int = arg(1800, "seconds that a process waits for the others")
-    fsdp: str | None = arg(
-        None, "True: each process holds a shard of every weight, of its gradient and of the optimizer state", bare=True
-    )
-    fsdp_config: dict | str | None = arg(
-        None, "how the model is sharded: a dict, the path of a JSON file, or accelerate's plugin"
-    )
+    fsdp: str | None = arg(None, "True: divide weights, gradients and optimizer state among the processes", bare=True)
+    fsdp_config: dict | str | None = arg(None, "how they are divided: a dict, the path of a JSON file, or a plugin")
     deepspeed: dict | str | None = arg(None, "a DeepSpeed configuration: a dict, or the path of a JSON file")
-    accelerator_config: dict | str | None = arg(
-        None, "how processes share batches, with the keys of Accelerate: a dict, or the path of a JSON file"
-    )
+    accelerator_config: dict | str | None = arg(None, "how processes share batches: Accelerate's keys, or a JSON file")
     parallelism_config: dict | None = arg(None, "Accelerate's configuration of parallelism in several dimensions")
     # logging
     logging_strategy: IntervalStrategy | str = arg("steps", "when to log: 'no', 'steps', 'epoch'")
@@ -321,33 +291,21 @@ class SettingFields:
     logging_dir: str | None = arg(
         None, "folder for TensorBoard's event files, with a subfolder per run; None: runs/ in the folder of saved files"
     )
-    include_num_input_tokens_seen: str = arg(
-        "no", "count the tokens trained on: 'no', 'all' (also True), 'non_padding'", bare=True
-    )
-    disable_tqdm: bool | None = arg(
-        None, "True: no progress bar; logs are printed, except in a notebook. None: decided when the bar is drawn"
-    )
-    log_level: str = arg(
-        "passive", "level of the loggers of this package, transformers and datasets, on rank 0; 'passive': unchanged"
-    )
+    include_num_input_tokens_seen: str = arg("no", "count tokens: 'no', 'all' (also True), 'non_padding'", bare=True)
+    disable_tqdm: bool | None = arg(None, "no bar; outside of notebooks, logs are printed; None: decided when drawn")
+    log_level: str = arg("passive", "level of our loggers, transformers' and datasets' on rank 0; 'passive': unchanged")
     log_level_replica: str = arg("warning", "log_level of the other processes")
-    log_on_each_node: bool = arg(
-        True, "the first process of every machine shows progress and has log_level, not only rank 0"
-    )
+    log_on_each_node: bool = arg(True, "the first process of each machine, not only rank 0, shows progress and logs")
     report_to: None | str | list[str] = arg(
-        "none", "trackers that receive the logs: names from TRACKERS or TRANSFORMERS_TRACKERS; 'all': those"
-        " that are installed; 'none'"
+        "none", "trackers of the logs: names from TRACKERS or TRANSFORMERS_TRACKERS; 'all': installed ones; 'none'"
     )
     run_name: str | None = arg(None, "name of the run, for display and trackers")
     project: str = arg(
-        "huggingface", "name of the project at a tracker, the experiment at MLflow; WANDB_PROJECT and"
-        " MLFLOW_EXPERIMENT_NAME take precedence"
+        "huggingface", "project, MLflow's experiment; WANDB_PROJECT and MLFLOW_EXPERIMENT_NAME take precedence"
     )
     trackio_space_id: str | None = arg(None, "Trackio: the Space to send to")
     trackio_bucket_id: str | None = arg(None, "Trackio: the bucket to store in")
-    trackio_static_space_id: str | None = arg(
-        None, "Trackio: the Space for a view that remains after the run; False: none"
-    )
+    trackio_static_space_id: str | None = arg(None, "Trackio: Space of a view that stays after the run; False: none")
     # evaluation
     eval_strategy: IntervalStrategy | str = arg("no", "when to evaluate: 'no', 'steps', 'epoch'")
     eval_steps: float | None = arg(None, "steps between two evaluations; None: as logging_steps; below 1 a ratio")
@@ -356,46 +314,28 @@ class SettingFields:
     check_on_start: bool = arg(False, "call check() before the first step, and report what it finds")
     prediction_loss_only: bool = arg(False, "evaluation keeps the loss only, no predictions")
     eval_accumulation_steps: int | None = arg(None, "move predictions to the CPU every n batches; None: at the end")
-    eval_do_concat_batches: bool = arg(
-        True, "join the predictions of all batches; False: a list with one entry per batch"
-    )
-    eval_use_gather_object: bool = arg(
-        False, "predictions may be any objects; those that cannot be joined become a list with one entry per batch"
-    )
+    eval_do_concat_batches: bool = arg(True, "join the predictions of all batches; False: a list, one entry per batch")
+    eval_use_gather_object: bool = arg(False, "any objects as predictions; a list by batch if they cannot be joined")
     batch_eval_metrics: bool = arg(False, "call compute_metrics for each batch, the last time with compute_result=True")
     include_for_metrics: list[str] = arg([], "additional arrays for compute_metrics: 'inputs', 'loss'")
-    metric_for_best_model: str | None = arg(
-        None, "name of the metric that decides which model is best; None: the loss, if a best model is requested"
-    )
-    greater_is_better: bool | None = arg(
-        None, "whether a greater metric is better; None: True unless its name ends in 'loss'"
-    )
+    metric_for_best_model: str | None = arg(None, "metric of the best model; None: the loss, if one is requested")
+    greater_is_better: bool | None = arg(None, "a greater metric is better; None: unless its name ends in 'loss'")
     # evaluation of generated text
     predict_with_generate: bool = arg(False, "generate in evaluation and prediction")
     generation_max_length: int | None = arg(
         None, "maximum number of tokens, including the prompt for models without encoder; None: the model's default"
     )
     generation_num_beams: int | None = arg(None, "beams of the search; None: the model's default")
-    generation_config: str | None = arg(
-        None, "a generation configuration: an object, a dict of its values, or a path; it is assigned to the model"
-    )
+    generation_config: str | None = arg(None, "assigned to the model: an object, a dict of its values, or a path")
     sortish_sampler: bool = arg(False, "older name of train_sampling_strategy='group_by_length'")
     # checkpoints
     # the default saves only with an output_dir
-    save_strategy: SaveStrategy | str = arg(
-        DefaultText("steps"), "when to write a checkpoint: 'no', 'steps', 'epoch', 'best'"
-    )
+    save_strategy: SaveStrategy | str = arg(DefaultText("steps"), "when to save: 'no', 'steps', 'epoch', 'best'")
     save_steps: float = arg(500, "steps between two checkpoints; below 1 a ratio of all steps")
-    save_total_limit: int | None = arg(
-        None, "number of checkpoints to keep, the newest ones and the best one; None: all"
-    )
+    save_total_limit: int | None = arg(None, "checkpoints to keep, the newest ones and the best one; None: all")
     save_only_model: bool = arg(False, "write the weights only; such a checkpoint cannot be resumed")
-    save_format: str = arg(
-        "safetensors", "'safetensors': our own files; 'trainer': files that transformers' Trainer resumes from too"
-    )
-    load_best_model_at_end: bool = arg(
-        False, "load the weights of the best evaluation at the end of training; they are saved for that purpose"
-    )
+    save_format: str = arg("safetensors", "'safetensors': our files; 'trainer': those that the Trainer resumes from")
+    load_best_model_at_end: bool = arg(False, "end with the weights of the best evaluation, which are saved for that")
     save_on_each_node: bool = arg(False, "every machine writes, not only the first; for machines without a shared disk")
     enable_jit_checkpoint: bool = arg(False, "write a checkpoint when the process receives SIGTERM")
     ignore_data_skip: bool = arg(False, "after resuming within an epoch, start its data from the beginning")
@@ -415,9 +355,7 @@ class SettingFields:
     # data loading
     dataloader_drop_last: bool = arg(False, "drop the last batch if it is not full")
     dataloader_num_workers: int = arg(0, "processes that load data; 0: the training process loads it")
-    dataloader_pin_memory: bool = arg(
-        True, "copy batches to a GPU from page-locked memory, so that no step waits for the copy"
-    )
+    dataloader_pin_memory: bool = arg(True, "copy batches to a GPU from page-locked memory; no step waits for it")
     dataloader_persistent_workers: bool = arg(False, "keep the workers from one epoch to the next")
     dataloader_prefetch_factor: int | None = arg(None, "batches that each worker loads ahead; None: torch's default")
     dataloader_multiprocessing_context: str | None = arg(
@@ -429,9 +367,7 @@ class SettingFields:
     train_sampling_strategy: str = arg(
         "random", "order of the training data: 'random', 'sequential', 'group_by_length', 'batch_rebalance'"
     )
-    length_column_name: str = arg(
-        "length", "column with the lengths of the samples, for train_sampling_strategy='group_by_length'"
-    )
+    length_column_name: str = arg("length", "column with the lengths, for train_sampling_strategy='group_by_length'")
     # flags for scripts, which the loop does not read
     do_train: bool = arg(False, "for scripts; has no effect on train()")
     do_eval: bool = arg(False, "for scripts; True if eval_strategy requests evaluations")
