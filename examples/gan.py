@@ -1,7 +1,7 @@
 """Two networks and two optimizers: a generator learns to draw points of a ring that a critic cannot tell from real ones.
 
-The generator is the learner's model. The critic and its optimizer are attributes of a subclass; as modules and optimizers have
-a `state_dict`, they belong to the run: a rewind, a resumed checkpoint and a branch restore them with everything else.
+Both networks are the learner's model, and each has an optimizer with a name. An overridden `optimize` is the whole step; a rewind,
+a resumed checkpoint and a branch restore both networks and both optimizers.
 
     python gan.py
     python gan.py --quick"""
@@ -27,33 +27,26 @@ def ring(count: int) -> torch.Tensor:
 
 
 class GAN(Learner):
-    "Trains the critic within the step of the generator."
-    def __init__(self, generator: nn.Module, critic: nn.Module, critic_rate: float, **settings):
-        super().__init__(generator, **settings)
-        # the learner moves only its own model
-        self.critic = critic.to(self.args.device)
-        self.critic_optimizer = torch.optim.Adam(critic.parameters(), lr=critic_rate, betas=(0.5, 0.999))
-
-    def training_step(self, model, inputs, num_items_in_batch=None):
-        "Update the critic, then return the generator's loss with its gradients: the learner updates the generator."
-        [real] = self._prepare_inputs(inputs)
-        fake = model(torch.randn(len(real), NOISE, device=real.device))
+    "Trains the critic, then the generator, in each step."
+    def optimize(self, model, batches):
+        real = torch.cat([points for [points] in batches])
+        fake = model.generator(torch.randn(len(real), NOISE, device=real.device))
 
         # the critic: real points are 1, those of the generator 0
-        scores = self.critic(torch.cat([real, fake.detach()])).squeeze(-1)
+        scores = model.critic(torch.cat([real, fake.detach()])).squeeze(-1)
         truth = torch.cat([torch.ones_like(scores[:len(real)]), torch.zeros_like(scores[len(real):])])
-        critic_loss = nn.functional.binary_cross_entropy_with_logits(scores, truth)
-        self.critic_optimizer.zero_grad()
-        critic_loss.backward()
-        self.critic_optimizer.step()
+        self.backward(nn.functional.binary_cross_entropy_with_logits(scores, truth))
+        self.update("critic")
 
-        # the generator: its points should count as real; the critic gets no gradients from this
-        self.critic.requires_grad_(False)
-        loss = nn.functional.softplus(-self.critic(fake)).mean()
-        self.critic.requires_grad_(True)
-        loss = loss / self.current_gradient_accumulation_steps
-        self.accelerator.backward(loss)
-        return loss.detach()
+        # the generator: its points should count as real
+        loss = nn.functional.softplus(-model.critic(fake)).mean()
+        self.backward(loss)
+        self.update("generator")
+        return loss
+
+
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=1e-3, betas=(0.5, 0.999))
 
 
 def main():
@@ -62,18 +55,19 @@ def main():
     steps = 100 if parser.parse_args().quick else 3000
 
     set_seed(0)
-    learn = GAN(perceptron(NOISE, 2), perceptron(2, 1), critic_rate=1e-3, train_dataset=TensorDataset(ring(4096)), max_steps=steps,
-                per_device_train_batch_size=128, learning_rate=1e-3, optim_args="betas=(0.5, 0.999)", lr_scheduler_type="constant",
-                max_grad_norm=0, rewind_every=20, logging_steps=500)
+    networks = nn.ModuleDict({"generator": perceptron(NOISE, 2), "critic": perceptron(2, 1)})
+    optimizers = {"generator": lambda model: adam(model.generator), "critic": lambda model: adam(model.critic)}
+    learn = GAN(networks, optimizers=optimizers, train_dataset=TensorDataset(ring(4096)), max_steps=steps, lr_scheduler_type="constant",
+                per_device_train_batch_size=128, max_grad_norm=0, rewind_every=20, logging_steps=500)
     learn.step(60)
     # going back restores both networks and both optimizers: the same steps give the same weights
-    critic = [p.detach().clone() for p in learn.critic.parameters()]
+    critic = [p.detach().clone() for p in networks.critic.parameters()]
     learn.rewind(30)
     learn.step(30)
-    assert all(torch.equal(a, b) for a, b in zip(critic, learn.critic.parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(critic, networks.critic.parameters()))
     learn.train()
 
-    with torch.no_grad(): points = learn.model.eval()(torch.randn(1000, NOISE, device=next(learn.model.parameters()).device))
+    with torch.no_grad(): points = networks.generator.eval()(torch.randn(1000, NOISE, device=next(networks.parameters()).device))
     radius = points.norm(dim=1)
     print(f"radius of the drawn points {radius.mean():.2f} ± {radius.std():.2f}; of the real ones 1.00 ± 0.02")
 

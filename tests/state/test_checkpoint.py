@@ -284,12 +284,12 @@ def test_newer_and_other_folders(tmp_path, written, monkeypatch):
         write_manifest(folder, {k: v for k, v in (says | {"schema": schema}).items() if k not in ("files", "seal")})
         with pytest.raises(ValueError, match=f"{version} version"): learn.load_checkpoint(folder)
     (tmp_path / "pictures").mkdir()
-    with pytest.raises(ValueError, match="no manifest.json"): learn.load_checkpoint(tmp_path / "pictures")
+    with pytest.raises(ValueError, match="Can.t find a valid checkpoint"): learn.load_checkpoint(tmp_path / "pictures")
     with pytest.raises(ValueError, match="no such folder"): learn.load_checkpoint(tmp_path / "nowhere")
     # not the trainer_output of another test
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="output_dir"): hard_learner().load_checkpoint()
-    with pytest.raises(ValueError, match="There is no checkpoint in"): quiet_learner(tmp_path / "empty").train(resume_from_checkpoint=True)
+    with pytest.raises(ValueError, match="No valid checkpoint found in output directory"): quiet_learner(tmp_path / "empty").train(resume_from_checkpoint=True)
 
 
 # --- what is not the same ----------------------------------------------------------------------------------------------

@@ -692,7 +692,7 @@ def test_the_runs_own_name_means_its_own_branch(hub, tmp_path):
 
 def test_what_cannot_be_resumed_from(hub, tmp_path):
     learn = make(tmp_path/"out")
-    with pytest.raises(ValueError, match="There is no checkpoint in .*out to resume from"): learn.train(resume_from_checkpoint=True)
+    with pytest.raises(ValueError, match="No valid checkpoint found in output directory .*out"): learn.train(resume_from_checkpoint=True)
     with pytest.raises(ValueError, match="There is no checkpoint in me/out to resume from; hub_strategy='checkpoint' pushes one"): learn.train(resume_from_checkpoint="me/out")
     with pytest.raises(ValueError, match="me/nothing cannot be resumed from .404.*check the name, .*`hf auth login` stores another token"): learn.train(resume_from_checkpoint="me/nothing")
     learn.train()

@@ -36,7 +36,7 @@ from ..engine.loss import call_model, model_arguments
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare_model
 from ..engine.rollback import FullBackup
-from ..engine.dataloaders import defining_package
+from ..engine.dataloaders import is_overridden
 from ..engine.run_state import RunState, record_act
 from ..engine.training_modes import hold_eval_mode
 from ..optim.extra_optimizers import TARGET_GROUP_KEYS
@@ -625,9 +625,9 @@ def measure_output_shapes(learner: TrainerBase) -> dict[str, tuple[int, ...]]:
         with evaluation_mode(learner) as run, torch.no_grad(), measure_outputs(layers, shape_of) as shapes:
             given, _ = model_arguments(learner, learner._prepare_inputs(batch))
             call_model(run.model, given)
-    except (TypeError, ValueError):
-        # trainers of other packages may call the model with other inputs than a batch
-        if defining_package(learner) is None: raise
+    except (TypeError, ValueError, NotImplementedError):
+        # an override may call the model with other inputs than a batch, or parts of it
+        if not is_overridden(learner, "compute_loss", "training_step", "optimize"): raise
         return {}
     return shapes
 

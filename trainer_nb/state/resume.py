@@ -66,7 +66,7 @@ def resolve_checkpoint(
         clean_leftovers(Path(shelf))
         found = find_latest_checkpoint(shelf)
         if found is None:
-            problem = f"There is no checkpoint in {shelf} to resume from{describe_unusable_checkpoints(shelf)}"
+            problem = f"No valid checkpoint found in output directory ({shelf}){describe_unusable_checkpoints(shelf)}"
             raise ValueError(f"{problem}; without resume_from_checkpoint a new run begins.")
         return found.path
     if not isinstance(where, (str, os.PathLike)) or where == "":
@@ -86,7 +86,8 @@ def check_no_model_folder(learner: TrainerBase, folder: Path) -> None:
     "Raise ValueError for a folder with the weights of a model, and no part of a run; name the call that reads them."
     of_a_run = (MANIFEST_NAME, "run.json", "trainer_state.json")
     if any((folder / name).is_file() for name in of_a_run) or is_engine_checkpoint(folder): return
-    if not any(folder.glob("*.safetensors")): return
+    if not any(folder.glob("*.safetensors")):
+        raise ValueError(f"Can't find a valid checkpoint at {folder}: it has none of {', '.join(of_a_run)}.")
     model = unwrap_model(learner.model)
     read = f"read them with: import huggingface_hub; huggingface_hub.load_torch_model(learn.model, '{folder}')"
     if (folder / "adapter_config.json").is_file():
