@@ -20,7 +20,7 @@ from functools import partial
 from itertools import repeat
 from operator import is_
 from pathlib import Path
-from typing import Any, Protocol, Self, TextIO, cast
+from typing import Any, Self, TextIO, cast
 
 import torch
 
@@ -29,31 +29,7 @@ from .interrupts import InterruptGuard
 from .seeding import SEED_CALLBACK, mix_seed, seed_all
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #5c3708e0
-class EventArgs(Protocol):
-    "Describe the fields of `TrainingArguments` that the callbacks of this module read."
-    output_dir: str | None
-    seed: int
-    per_device_train_batch_size: int
-    gradient_accumulation_steps: int
-    logging_strategy: str
-    logging_first_step: bool
-    log_level: str
-    log_level_replica: str
-    eval_strategy: str
-    eval_delay: float
-    save_strategy: str
-    load_best_model_at_end: bool
-    metric_for_best_model: str | None
-    greater_is_better: bool | None
-    @property
-    def saves_checkpoints(self) -> bool: ...
-    @property
-    def save_dir(self) -> str: ...
-    @property
-    def world_size(self) -> int: ...
-    @property
-    def should_log(self) -> bool: ...
-    def get_process_log_level(self) -> int: ...
+EventArgs = Any   # TrainingArguments, which the next chapter defines
 
 # fields of the state that identify this process: not part of the run
 PROCESS_STATE_FIELDS = ("is_world_process_zero", "is_local_process_zero")
@@ -182,14 +158,11 @@ def _meant_requests(name: str) -> list[str]:
     stem = name.lower().removeprefix("should_")
     words = set(stem.split("_"))
     has_prefix = stem != name.lower()
-    meant = []
-    for request in REQUESTS:
-        # without the prefix, in which all names are equal
-        own = request.removeprefix("should_")
+    def is_meant(own: str) -> bool:
         is_part = has_prefix and (words <= set(own.split("_")) or len(stem) > 2 and own.startswith(stem))
-        if stem == own or is_part or is_misspelling(stem, own, 0.8):
-            meant.append(request)
-    return meant
+        return stem == own or is_part or is_misspelling(stem, own, 0.8)
+    # without the prefix, in which all names are equal
+    return [request for request in REQUESTS if is_meant(request.removeprefix("should_"))]
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #26b1d4f6
 class TrainerCallback:
@@ -524,14 +497,7 @@ class DefaultFlowCallback(TrainerCallback):
             control.should_save = True
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #1aa9dd60
-class EventSource(Protocol):
-    "Describe a learner whose events are called."
-    @property
-    def run_state(self) -> Any: ...   # engine.run_state.RunState
-    @property
-    def processing_class(self) -> object: ...
-
-def event_arguments(learner: EventSource) -> dict[str, Any]:
+def event_arguments(learner: Any) -> dict[str, Any]:
     "Return the keywords of every event as a dict."
     run = learner.run_state
     return {
@@ -545,7 +511,7 @@ def event_arguments(learner: EventSource) -> dict[str, Any]:
     }
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #75eb11ae
-def bound_handler(learner: EventSource) -> CallbackHandler:
+def bound_handler(learner: Any) -> CallbackHandler:
     "Return the run's handler, which adds the keywords of every event."
     handler = learner.run_state.callbacks
     reference = weakref.ref(learner)
@@ -569,7 +535,7 @@ _SEEDED_EVENTS = {
 }
 
 def fire_event(
-    learner: EventSource,
+    learner: Any,
     event: str,
     pending: list[TrainerCallback] | None = None,  # callbacks to be called; None: all that override the event
     **data: Any,
@@ -588,7 +554,7 @@ def fire_event(
         event, pending, run.args, run.state, run.control, run.interrupts, position, **event_arguments(learner), **data
     )
 
-def fire_event_safely(learner: EventSource, event: str, **data: Any) -> BaseException | None:
+def fire_event_safely(learner: Any, event: str, **data: Any) -> BaseException | None:
     "Call an event on every callback that overrides it, even if one raises; return the first error or None."
     pending = list(learner.run_state.callbacks.listeners(event))
     first_error: BaseException | None = None
@@ -649,7 +615,7 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
         state: TrainerState,
         control: TrainerControl,
         metrics: dict[str, Any] | None = None,
-        learner: EventSource | None = None,
+        learner: Any = None,
         **kwargs: Any,
     ):
         "Count an evaluation of the loop, and request the end of training when the patience is exhausted."

@@ -66,7 +66,6 @@ class Past:
             learner.run_state = copy
         restore_fields(copy, base, [name for name in FIELD_KEEPERS if name in (*SHARED_FIELDS, "args")])
         restore_values(copy, base)
-        base.release()
         copy.due.clear()
         copy.verb.phase = "idle"
         acts = deque(repeated_acts(self.run.history.events[base.values["place"].events:]))

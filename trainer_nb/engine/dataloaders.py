@@ -251,18 +251,6 @@ def per_process_batch_size(
         )
     return size // n
 
-def _loader_options(args: TrainingArguments, batch_size: int, collate: Callable) -> dict[str, Any]:
-    "Return the arguments of a DataLoader that the settings determine."
-    return {
-        "batch_size": batch_size,
-        "collate_fn": collate,
-        "num_workers": args.dataloader_num_workers,
-        "pin_memory": args.dataloader_pin_memory and torch.cuda.is_available() and not args.use_cpu,
-        "multiprocessing_context": args.dataloader_multiprocessing_context if args.dataloader_num_workers else None,
-        "persistent_workers": args.dataloader_persistent_workers,
-        "prefetch_factor": args.dataloader_prefetch_factor,
-    }
-
 def make_train_loader(learner: TrainerBase) -> DataLoader:
     "Return the loader of the training data. Raise ValueError without training data, TypeError if it is not a data set."
     dataset = learner.train_dataset
@@ -277,24 +265,19 @@ def make_train_loader(learner: TrainerBase) -> DataLoader:
             )
         return dataset
     check_dataset(dataset, "train_dataset")
-    selected, collate = _select_columns(learner, dataset, "training")
-    options = _loader_options(args, per_process_batch_size(learner, args.train_batch_size), collate)
-    options["drop_last"] = args.dataloader_drop_last
-    if is_iterable_only(selected):
-        if args.train_sampling_strategy in ("group_by_length", "batch_rebalance"):
-            raise ValueError(
-                f"train_sampling_strategy={args.train_sampling_strategy!r} needs data that can be indexed, and the"
-                " train_dataset is a stream, which comes in its own order; leave it out."
-            )
-        return DataLoader(to_iterable_dataset(selected), **options)
-    if len(selected) == 0:
-        raise ValueError("The train_dataset is empty: its length is 0. Check how it was loaded or filtered.")
-    # orders by length use the original data set: its column with the lengths is no argument of the model
-    sampler = learner._get_train_sampler(*positional_args(learner._get_train_sampler, dataset))
-    if not hasattr(sampler, "plan"): return DataLoader(selected, sampler=sampler, **options)
-    # the sampler yields whole batches
-    del options["batch_size"], options["drop_last"]
-    return DataLoader(selected, batch_sampler=sampler, **options)
+    if not is_iterable_only(dataset):
+        if len(dataset) == 0:
+            raise ValueError("The train_dataset is empty: its length is 0. Check how it was loaded or filtered.")
+    elif args.train_sampling_strategy in ("group_by_length", "batch_rebalance"):
+        raise ValueError(
+            f"train_sampling_strategy={args.train_sampling_strategy!r} needs data that can be indexed, and the"
+            " train_dataset is a stream, which comes in its own order; leave it out."
+        )
+    def sampler_of(_: Any) -> Sampler:
+        # orders by length use the original data set: its column with the lengths is no argument of the model
+        return learner._get_train_sampler(*positional_args(learner._get_train_sampler, dataset))
+    batch_size = per_process_batch_size(learner, args.train_batch_size)
+    return make_loader(learner, dataset, "training", batch_size, sampler_of, args.dataloader_drop_last)
 
 def make_test_loader(learner: TrainerBase, dataset: Any) -> DataLoader:
     "Return a loader of every sample, in order."
@@ -311,12 +294,25 @@ def make_loader(
     description: str,  # "training" or "evaluation", for messages
     batch_size: int,
     sampler_of: Callable[[Any], Sampler | None] | None,  # returns the sampler of a data set that can be indexed
+    drop_last: bool = False,  # leave out a last batch with fewer samples
 ) -> DataLoader:
     "Return a loader of the columns that the model uses, in the order of a sampler."
+    args = learner.args
     dataset, collate = _select_columns(learner, dataset, description)
-    options = _loader_options(learner.args, batch_size, collate)
-    if is_iterable_only(dataset): return DataLoader(to_iterable_dataset(dataset), **options)
-    return DataLoader(dataset, sampler=None if sampler_of is None else sampler_of(dataset), **options)
+    options: dict[str, Any] = {
+        "collate_fn": collate,
+        "num_workers": args.dataloader_num_workers,
+        "pin_memory": args.dataloader_pin_memory and torch.cuda.is_available() and not args.use_cpu,
+        "multiprocessing_context": args.dataloader_multiprocessing_context if args.dataloader_num_workers else None,
+        "persistent_workers": args.dataloader_persistent_workers,
+        "prefetch_factor": args.dataloader_prefetch_factor,
+    }
+    if is_iterable_only(dataset):
+        return DataLoader(to_iterable_dataset(dataset), batch_size, drop_last=drop_last, **options)
+    sampler = None if sampler_of is None else sampler_of(dataset)
+    # this one yields whole batches
+    if hasattr(sampler, "plan"): return DataLoader(dataset, batch_sampler=sampler, **options)
+    return DataLoader(dataset, batch_size, sampler=sampler, drop_last=drop_last, **options)
 
 # %% ../../nbs/06_engine/07_dataloaders.ipynb #30bca202
 # data sets within data sets

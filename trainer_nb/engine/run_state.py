@@ -14,8 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 
@@ -23,7 +22,6 @@ from ..args.training_args import MASKED_TOKEN, TrainingArguments, hide_tokens
 from ..core.callbacks import CallbackHandler, TrainerCallback, TrainerControl, TrainerState
 from ..core.errors import calling_place
 from ..core.history import History
-from ..core.records import Record
 from ..core.interrupts import InterruptGuard
 from ..core.memory import MemoryMeter
 from ..data.collate import comparable_copy, is_identical
@@ -68,95 +66,6 @@ rebuilt_field = partial(_field, "part")
 # it holds fields that belong together, and are created again
 group_field = partial(_field, "group")
 
-# %% ../../nbs/06_engine/03_run_state.ipynb #e031318b
-class RemoteRunPart(Protocol):
-    "Train the run in other processes (`launch.remote_run`)."
-    def handles_verb(self, name: str) -> bool:
-        "Return whether a verb is forwarded to the processes."
-    def do(self, learner: TrainerBase, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
-        "Call a verb in all processes; return the result of rank 0."
-    def run_on_all(self, learner: TrainerBase, function: Callable[[TrainerBase], Any]) -> list[Any]:
-        "Call a function with the learner of each process; return the results by rank."
-    def run_slice(
-        self, learner: TrainerBase, verb: str,
-        until: Callable[[Record], bool] | None = None,
-        after_step: Callable[[Record], object] | None = None,
-    ) -> bool:
-        "Advance as `loop.run_slice`."
-    def one_step(self, learner: TrainerBase) -> tuple[Record | None, bool]:
-        "Take one step; return its record, and whether a pause was requested."
-    def pause(self, learner: TrainerBase) -> None:
-        "Record a pause."
-    def refuse(self, what: str) -> None:
-        "Raise InvalidOperation for an operation that needs the run in this process."
-    def refuse_reading(self, name: str, example: str) -> None:
-        "Raise InvalidOperation for a part that only the processes have."
-    def report_assignment(self, name: str, call: str, is_repeated: bool) -> None:
-        "Raise InvalidOperation for an attribute of the learner that the processes read, or warn where they assign it."
-    def warn_stale_model(self) -> None:
-        "Warn once that the weights in this process are outdated."
-    def home(self, learner: TrainerBase) -> None:
-        "Bring the run back into this process."
-    def words(self) -> str:
-        "Describe the state of the processes."
-    def memory(self) -> dict[str, Any] | None:
-        "Return the memory that the processes use."
-    @property
-    def processes(self) -> Any:
-        "Return the table of the processes."
-
-class SaverPart(Protocol):
-    "Write checkpoints in the background (`state.async_save`)."
-    # whose checkpoint is written besides those of save_strategy, because it is the best one
-    extra_step: int | None
-
-    def check(self) -> None:
-        "Raise SaveFailed, once, if the last checkpoint could not be written."
-
-class UploaderPart(Protocol):
-    "Push the run to a repository of the Hub (`state.hub`)."
-    token: str | None   # for access to the repository
-
-    def open(self, learner: TrainerBase) -> None:
-        "Open the repository of a run that is pushed, unless it is open; called on all processes, which all raise an error."
-    def plan_push(self, learner: TrainerBase, checkpoint: Path) -> Callable[[Path | None], None] | None:
-        """Return a function that pushes a checkpoint once it is written, called with None if that failed; None if the
-        checkpoint is not pushed."""
-    def wait(self, interrupts: InterruptGuard | None = None) -> bool:
-        "Wait until nothing is being pushed; return False if an interrupt ended the waiting."
-    def free(self, interrupts: InterruptGuard | None = None) -> None:
-        "Wait until nothing is being pushed, and remove the files of failed pushes."
-    def access(self) -> tuple[str | None, str | None, str | None]:
-        "Return name and address of the repository, and the access token."
-
-class RewindBufferPart(Protocol):
-    "Keep recent snapshots for `rewind` (`state.time_travel`)."
-    def before_step(self, learner: TrainerBase) -> None:
-        "Take a snapshot if one is due."
-    def clear(self) -> None:
-        "Remove all snapshots."
-
-class GuardPart(Protocol):
-    "Look at the losses of a run while it trains, and go back where the settings say so (`diagnostics.guard`)."
-    def look(self, learner: TrainerBase, reads: bool) -> bool:
-        """Look at the new rows on the host, and return whether the run goes back; `reads`: fetch them, since the loop
-        does so now or the run ends."""
-    def go_back(self, learner: TrainerBase) -> bool:
-        "Go back if the last look has found a reason; return whether it had."
-
-class DebugStepPart(Protocol):
-    "Run one step manually, part by part (`diagnostics.debug_step`)."
-    def abort(self) -> None:
-        "Roll the step back."
-
-class BackgroundRunPart(Protocol):
-    "Control a run that trains in a thread (`live.background`)."
-    @property
-    def training(self) -> bool:
-        "Return whether the run trains, or is about to."
-    def request_pause(self) -> None:
-        "Request a pause at the next step boundary; return at once."
-
 # %% ../../nbs/06_engine/03_run_state.ipynb #c70ee2d8
 _Result = TypeVar("_Result")
 
@@ -196,7 +105,7 @@ class CurrentStep:
     step_rolled_back: bool = False           # the last step was rolled back
     # copies of weights to the host; the next update waits for them
     pending_copies: list[AsyncHostCopy] = field(default_factory=list)
-    debug_step: DebugStepPart | None = None  # the open debug step
+    debug_step: Any = None                   # the open diagnostics.debug_step.DebugStep
     corrupted: str = ""                      # why the run cannot continue; "" if it can
     unloaded: Snapshot | None = None         # the run's state, if this process could not load it
     has_stale_weights: bool = False          # the model has other weights than that run
@@ -294,13 +203,13 @@ class Reports:
 
 @dataclass(repr=False, eq=False, slots=True)
 class HigherParts:
-    "Hold parts that are implemented in higher chapters."
-    remote_run: RemoteRunPart | None = None  # the processes that have the run; None: it is in this one
-    saver: SaverPart | None = None
-    uploader: UploaderPart | None = None
-    rewind_buffer: RewindBufferPart | None = None
-    guard: GuardPart | None = None
-    background_run: BackgroundRunPart | None = None
+    "Hold parts whose classes higher chapters define, or None."
+    remote_run: Any = None      # launch.remote_run: the processes that have the run; None: it is in this one
+    saver: Any = None           # state.async_save: writes checkpoints in the background
+    uploader: Any = None        # state.hub: pushes the run to a repository of the Hub
+    rewind_buffer: Any = None   # state.rewind_buffer: keeps recent snapshots
+    guard: Any = None           # diagnostics.guard: looks at the losses, and goes back where the settings say so
+    background_run: Any = None  # live.background: a run that trains in a thread
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #9c1e5a70
 class GivenSettings:

@@ -68,7 +68,6 @@ class SnapshotFile:
         self.size = 0
         # offset, dtype, shape and order of the dimensions of each tensor
         self._places: list[tuple[int, torch.dtype, torch.Size, list[int]]] = []
-        self._mapping: mmap.mmap | None = None
 
     def append(
         self,
@@ -86,14 +85,9 @@ class SnapshotFile:
     def tensors(self) -> list[torch.Tensor]:
         "Return the tensors in the order in which they were written."
         self._file.truncate(self.size)
-        self._mapping = mmap.mmap(self._file.fileno(), self.size, access=mmap.ACCESS_COPY)
+        mapping = mmap.mmap(self._file.fileno(), self.size, access=mmap.ACCESS_COPY)
         self._file.close()
         return [
-            torch.frombuffer(self._mapping, dtype=dtype, count=shape.numel(), offset=offset).view(shape).permute(back)
+            torch.frombuffer(mapping, dtype=dtype, count=shape.numel(), offset=offset).view(shape).permute(back)
             for offset, dtype, shape, back in self._places
         ]
-
-    def release(self):
-        "Release the memory of pages that were read."
-        if self._mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
-            self._mapping.madvise(mmap.MADV_DONTNEED)

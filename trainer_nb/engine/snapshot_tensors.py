@@ -383,11 +383,6 @@ class Snapshot:
         "Return the approximate number of bytes in memory."
         return self.nbytes - (0 if self.file is None else self.file.size)
 
-    def release(self):
-        "Release the memory of tensors that were read from the file."
-        if self.file is not None:
-            self.file.release()
-
     # a copy has its own memory
     def __getstate__(self):
         return vars(self) | {"_tensors": self.tensors, "copying": None, "file": None}

@@ -189,7 +189,6 @@ def restart_from_first_weights(learner: TrainerBase):
     # those that the user made are used again, in their first state
     given = [name for name, part in zip(("optimizer", "lr_scheduler"), learner.optimizers) if part is not None]
     restore_fields(run, run.first.snapshot, ["model", "modes", "callbacks", "learner", *given])
-    run.first.snapshot.release()
     reset_run_state(run)
     run.first.begins_run = True
     args = copy.copy(run.args)

@@ -286,7 +286,6 @@ def restore_own_past(run: RunState, base):
     "Restore a snapshot of the run's own past, and drop later ones from the ring."
     check_data_length(run, base)
     with whole_or_not(run): restore_snapshot(run, base)
-    base.release()
     ring = get_rewind_buffer(run)
     ring.account.open()
     ring.kept = [s for s in ring.kept if s.step <= base.step]
