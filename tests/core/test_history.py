@@ -6,7 +6,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from trainer_nb.core.history import RESERVED_KINDS, History, Place, is_ancestor, read_history
 from trainer_nb.core.records import Record, Records
-from trainer_nb.core.columns import COLUMN_NAMES, DeferredScalars
+from trainer_nb.core.columns import COLUMN_NAMES, to_host
 from trainer_nb.core.log_file import LOG_WRITER, LogFile, encode_non_finite
 
 
@@ -78,14 +78,17 @@ def test_a_failing_device_loses_nothing(monkeypatch, on_device):
     assert h.column("loss").tolist() == [float(i) for i in range(1, 102)]
 
 
-def test_a_failing_pack_does_not_stop_appending(monkeypatch, on_device):
-    h = History()
+def test_values_that_nothing_fetches_take_bounded_memory(monkeypatch, on_device):
+    "After many rows they are fetched, and a device that fails then does not stop the steps."
+    monkeypatch.setattr("trainer_nb.core.columns.MAX_DEFERRED_ROWS", 64)
     def broken(*a, **k): raise RuntimeError("out of memory")
-    with monkeypatch.context() as m:
-        m.setattr(torch, "stack", broken)
-        fill(h, 200, loss=lambda i: torch.tensor(float(i)))
-        with pytest.raises(RuntimeError): h.fetch()
-    assert h.column("loss").tolist() == [float(i) for i in range(1, 201)]
+    for fails in (False, True):
+        h = History()
+        with monkeypatch.context() as m:
+            if fails: m.setattr(torch, "stack", broken)
+            fill(h, 200, loss=lambda i: torch.tensor(float(i)))
+            assert len(h.rows.pending) == (200 if fails else 7)
+        assert h.column("loss").tolist() == [float(i) for i in range(1, 201)]
 
 
 def test_kinds_of_tensors():
@@ -93,7 +96,7 @@ def test_kinds_of_tensors():
     losses = [w.sum(), torch.tensor([2.0]), torch.tensor(3, dtype=torch.int64), torch.tensor(1.5, dtype=torch.bfloat16),
               torch.tensor(math.pi, dtype=torch.float64), torch.nn.Parameter(torch.tensor(4.0)), np.float32(0.5), 7, torch.tensor(math.nan)]
     for i, loss in enumerate(losses, 1): h.append(i, 0.1, 1e-3, 1, i, loss)
-    assert not any(o.requires_grad for _, o in h.rows.pending.unpacked)
+    assert not any(o.requires_grad for o in h.rows.pending.values())
     assert h.column("loss")[:-1].tolist() == [3.0, 2.0, 3.0, 1.5, math.pi, 4.0, 0.5, 7.0] and math.isnan(h[-1].loss)
     for bad in (torch.ones(2), torch.ones(0), "x"):
         with pytest.raises((ValueError, TypeError)): h.append(10, 0.1, 1e-3, 1, 10, bad)
@@ -102,10 +105,9 @@ def test_kinds_of_tensors():
 
 
 def test_several_devices_have_a_transfer_each():
-    p = DeferredScalars()
-    p.add(0, torch.tensor(1.0)); p.add(1, torch.tensor(2.0, device="meta")); p.add(3, torch.tensor(3.0))
-    p.pack()
-    assert sorted((o[1].device.type, o[0].tolist()) for o in p.packed) == [("cpu", [0, 3]), ("meta", [1])]
+    with Transfers() as t: assert [o.tolist() for o in to_host([torch.tensor(1.0), torch.ones(2), torch.tensor(3.0)])] == [[1.0], [1.0, 1.0], [3.0]]
+    assert t.seen == ["cpu", "numpy"]
+    with pytest.raises(NotImplementedError, match="meta"): to_host([torch.tensor(1.0), torch.tensor(2.0, device="meta")])
 
 
 def test_threads_read_while_the_loop_appends():

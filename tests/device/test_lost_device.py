@@ -100,7 +100,7 @@ def losses_stay_there(monkeypatch, on_device):
     def lose():
         monkeypatch.setattr("trainer_nb.core.columns.Readings.fetch", read)
         monkeypatch.setattr("trainer_nb.core.history.is_device_lost", lambda: True)
-        monkeypatch.setattr("trainer_nb.core.columns.DeferredScalars.pack", lambda pending: pending and refuse())
+        monkeypatch.setattr("trainer_nb.core.columns.RowStore.fetch", lambda rows: rows.pending and refuse())
     return lose
 
 
@@ -153,7 +153,7 @@ def test_an_error_of_a_gpu_that_works_keeps_the_losses(on_device, monkeypatch):
     learn = hard_learner(logging_steps=100)
     learn.step(2)
     with monkeypatch.context() as patch:
-        patch.setattr("trainer_nb.core.columns.DeferredScalars.pack", refuse)
+        patch.setattr("trainer_nb.core.columns.RowStore.fetch", refuse)
         with pytest.raises(torch.AcceleratorError): learn.history.fetch()
     assert not torch.tensor(learn.history.column("loss")).isnan().any()
 

@@ -531,7 +531,7 @@ def test_an_interrupt_frees_at_once(kernel, verb, times):
 
 def test_the_history_holds_no_graph(kernel):
     kernel.run("learn = make(max_grad_norm=0); records = learn.step(3)")
-    assert kernel.run("print(alive(acts), sum(t.requires_grad for _, t in learn.history.rows.pending.unpacked))") == "0 0"
+    assert kernel.run("print(alive(acts), sum(t.requires_grad for t in learn.history.rows.pending.values()))") == "0 0"
 
 
 # --- elsewhere than in Jupyter --------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import math
 import threading
 from array import array
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, SupportsFloat
 
 import numpy as np
@@ -30,49 +31,15 @@ COLUMN_NAMES = tuple(o for o in COLUMN_TYPES if o != "unknown")
 DEFERRED = ("loss", "grad_norm", "learning_rate")
 
 # %% ../../nbs/01_core/04_columns.ipynb #0e025eed
-# number of rows after which single tensors are stacked
-PACK_SIZE = 64
-
-class DeferredScalars:
-    "Hold values that are still on a device, each with its position: 3 * row + column of `DEFERRED`."
-    def __init__(self) -> None:
-        # positions with single values, and positions with values that are stacked
-        self.unpacked: list[tuple[int, torch.Tensor]] = []
-        self.packed: list[tuple[np.ndarray, torch.Tensor]] = []
-
-    def __bool__(self): return bool(self.unpacked or self.packed)
-
-    def add(self, position: int, value: torch.Tensor):
-        "Add a value, without waiting for it."
-        self.unpacked.append((position, value))
-
-    def pack(self) -> None:
-        "Stack the single tensors, one stack per device, without transferring or waiting."
-        by_device: dict[torch.device, list[tuple[int, torch.Tensor]]] = {}
-        for position, tensor in self.unpacked:
-            by_device.setdefault(tensor.device, []).append((position, tensor))
-        packed = []
-        for pairs in by_device.values():
-            positions, tensors = zip(*pairs)
-            packed.append((np.array(positions), torch.stack(tensors)))
-        self.packed += packed
-        self.unpacked = []
-
-    def find(self, position: int) -> torch.Tensor | None:
-        "Return the tensor at a position, on its device, or None; the newest is found fastest."
-        for at, value in reversed(self.unpacked):
-            if at == position: return value
-        for positions, tensors in reversed(self.packed):
-            for i in np.flatnonzero(positions == position):
-                return tensors[int(i)]
-        return None
+# rows after which values are fetched, if nothing has done so before: each takes its own memory on the device
+MAX_DEFERRED_ROWS = 4096
 
 def to_host(tensors: list[torch.Tensor]) -> list[np.ndarray]:
     "Copy tensors to the host, with one transfer per device; return the values of each as floats, in one dimension."
     copied = {}
     for device in {tensor.device for tensor in tensors}:
-        chosen = [(i, tensor.detach().reshape(-1)) for i, tensor in enumerate(tensors) if tensor.device == device]
-        values = torch.cat([tensor for _, tensor in chosen]).cpu().double().numpy()
+        chosen = [(i, tensor.reshape(-1)) for i, tensor in enumerate(tensors) if tensor.device == device]
+        values = torch.cat([tensor for _, tensor in chosen]).detach().cpu().double().numpy()
         ends = np.cumsum([len(tensor) for _, tensor in chosen])
         copied.update({i: part for (i, _), part in zip(chosen, np.split(values, ends[:-1]))})
     return [copied[i] for i in range(len(tensors))]
@@ -103,7 +70,8 @@ class RowStore:
         self.count = 0
         for name, code in COLUMN_TYPES.items():
             setattr(self, name, array(code))
-        self.pending = DeferredScalars()
+        # values that are still on a device, by 3 * row + column of `DEFERRED`
+        self.pending: dict[int, torch.Tensor] = {}
         # number of leading rows that are complete
         self.fetched = 0
         self.new_locks()
@@ -177,49 +145,37 @@ class RowStore:
         with self.lock:
             row = self.append_numbers(step, epoch, samples, seconds, numbers, unknown)
             for column, value in deferred:
-                self.pending.add(3 * row + column, value)
+                self.pending[3 * row + column] = value
             if not self.pending:
                 self.fetched = row + 1
-        if row % PACK_SIZE == PACK_SIZE - 1:
-            self.pack()
+        if row - self.fetched >= MAX_DEFERRED_ROWS and row % MAX_DEFERRED_ROWS == 0:
+            # the next one raises the error of a device
+            with suppress(RuntimeError): self.fetch()
         return row
-
-    def pack(self):
-        "Stack pending tensors; a device error is ignored here and raised by `fetch`."
-        try:
-            with self.lock:
-                self.pending.pack()
-        except RuntimeError:
-            pass
 
     def fetch(self):
         "Copy all values that are still on a device to the host, with one transfer per device."
         with self.fetching:
             with self.lock:
-                self.pending.pack()
-                packed = list(self.pending.packed)
+                waiting = dict(self.pending)
                 rows = len(self)
-                if not packed:
-                    self.fetched = rows
-                    return
-            positions = np.concatenate([at for at, _ in packed])
-            values = np.concatenate(to_host([values for _, values in packed]))
+            found: dict[int, float] = {}
+            for device in {t.device for t in waiting.values()}:
+                there = {position: t for position, t in waiting.items() if t.device == device}
+                found.update(zip(there, torch.stack([*there.values()]).cpu().double().numpy().tolist()))
             with self.lock:
-                for column, name in enumerate(DEFERRED):
-                    selected = positions % 3 == column
-                    self.view(name)[positions[selected] // 3] = values[selected]
-                # keep the stacks that were added since
-                self.pending.packed = self.pending.packed[len(packed):]
+                for position, value in found.items():
+                    getattr(self, DEFERRED[position % 3])[position // 3] = value
+                    del self.pending[position]
                 self.fetched = rows
 
     def discard_deferred(self):
         "Make the values that are still on a device unknown."
         with self.fetching, self.lock:
-            positions = [at for at, _ in self.pending.unpacked]
-            for position in positions + [int(at) for stack, _ in self.pending.packed for at in stack]:
+            for position in self.pending:
                 self.unknown[position // 3] |= 1 << position % 3
             keep_until_exit(self.pending)
-            self.pending = DeferredScalars()
+            self.pending = {}
             self.fetched = len(self)
 
     def whole(self) -> int:
@@ -234,7 +190,7 @@ class RowStore:
         "Return the current value: a number, a tensor that is still on its device, or None if unknown."
         if not self.known(name, row): return None
         if name in DEFERRED and row >= self.fetched:
-            tensor = self.pending.find(3 * row + DEFERRED.index(name))
+            tensor = self.pending.get(3 * row + DEFERRED.index(name))
             if tensor is not None: return tensor
         return getattr(self, name)[row]
 

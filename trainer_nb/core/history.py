@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 import torch
 
-from .columns import COLUMN_NAMES, PACK_SIZE, Readings, RowStore, append_rows
+from .columns import COLUMN_NAMES, Readings, RowStore, append_rows
 from .columns import columns_to_lists, copy_rows, kept_losses, last_row_of_step, mean_or_nan, throughput
 from .errors import checked, is_device_lost, suggest_names, warn
 from .log_file import LOG_SCHEMA, LOG_WRITER, FileClaim, LogFile, decode_non_finite, dump_line, find_log, is_claimed
@@ -103,7 +103,7 @@ class History(RowTable):
         "Append the row of a step, given as to `RowStore.append`, without waiting for the device."
         row = self.rows.append(*given, **named)
         seconds = self.rows.seconds[row]
-        if row % PACK_SIZE == PACK_SIZE - 1:
+        if row % SENT_ROWS == SENT_ROWS - 1:
             send_to_log(self)
         if self.log is not None and not 0 <= seconds - self.asked < self.every:
             self.asked = seconds
@@ -286,6 +286,7 @@ if hasattr(os, "register_at_fork"):
 
 # %% ../../nbs/01_core/08_history.ipynb #3f884c96
 FETCH_INTERVAL = 2.0   # seconds
+SENT_ROWS = 64         # of which the complete ones are passed to the log at a time
 
 def fetch_if_alive(reference: Callable[[], History | None]):
     "Fetch a history if it still exists; called by the writer thread."
