@@ -1,6 +1,5 @@
 "Mistakes are refused in a sentence that names the thing and says what to type instead, and the run can go on where it began."
 import copy
-import re
 
 import pytest
 import torch
@@ -66,6 +65,9 @@ class NoSchedule(Learner):
     def create_scheduler(self, num_training_steps, optimizer=None): return None
 
 
+def is_one_sentence(text): return len(text) < 330 and text[-1] in ".?" and "\n" not in text
+
+
 # --- before the first step ---------------------------------------------------------------------------------------------
 
 MADE = {  # what is typed: the kind of error, and words that its message has to have
@@ -94,15 +96,14 @@ MADE = {  # what is typed: the kind of error, and words that its message has to 
     "logging never": (lambda: learner(logging_steps=0), ValueError, "logging_strategy='no'"),
     "smoothing of a loss function": (lambda: learner(loss_func=nn.functional.cross_entropy, label_smoothing_factor=0.1), ValueError, "CrossEntropyLoss"),
     "a generator": (lambda: learner(train_dataset=(row for row in ROWS), max_steps=30), TypeError, "a generator, which can be read only once.*from_generator"),
-    "nothing to evaluate on": (lambda: learner(eval_strategy="epoch"), ValueError, "nothing to evaluate on.*eval_dataset="),
-    "fp16 on the CPU": (lambda: learner(fp16=True), ValueError, "fp16=True needs a GPU.*bf16=True"),
 }
 
 
 @pytest.mark.parametrize("what", MADE)
 def test_refused_when_made(what):
     make, kind, words = MADE[what]
-    with pytest.raises(kind, match=words): make()
+    with pytest.raises(kind, match=words) as raised: make()
+    assert is_one_sentence(raised.value.args[0])
 
 
 TRAINED = {
@@ -135,7 +136,6 @@ TRAINED = {
     "a stream that was read": (lambda: learner(train_dataset=Once(), max_steps=30), ValueError, "gave no batches in this epoch.*only once"),
     "a scripted model": (lambda: learner(torch.jit.script(nn.Linear(4, 3)), loss_func=nn.functional.cross_entropy), TypeError, "scripted.*the module that was scripted"),
     "metric's name": (lambda: learner(eval_dataset=ROWS, eval_strategy="epoch", metric_for_best_model="acc"), KeyError, r"'acc', but the evaluation gave eval_loss.*learn.set\(metric_for_best_model"),
-    "metrics that are no dict": (lambda: learner(eval_dataset=ROWS, eval_strategy="epoch", compute_metrics=lambda p: 0.9), TypeError, "compute_metrics returned float; it must return a dict"),
 }
 
 
@@ -146,17 +146,9 @@ def test_refused_when_trained(what, verb):
     make, kind, words = TRAINED[what]
     learn = make()
     for _ in range(2):
-        with pytest.raises(kind, match=words): verb(learn)
-        assert learn.run_state.verb.phase == "idle" and not learn.run_state.current.corrupted
+        with pytest.raises(kind, match=words) as raised: verb(learn)
+        assert is_one_sentence(raised.value.args[0]) and learn.run_state.verb.phase == "idle" and not learn.run_state.current.corrupted
         if learn.run_state.model is not None: assert all(p.grad is None for p in learn.model.parameters())
-
-
-def test_one_sentence():
-    "Messages are short, end with a full stop or a question mark, and have no line breaks."
-    for make, kind, _ in [*MADE.values(), *TRAINED.values()]:
-        with pytest.raises(kind) as raised: make().train()
-        text = raised.value.args[0]
-        assert len(text) < 330 and re.search(r"[.?]$", text) and "\n" not in text, text
 
 
 def test_put_right_in_place():
@@ -438,16 +430,6 @@ def test_no_data_sets(data, match):
     learn = Learner(torch.nn.Linear(4, 3), **given)
     with pytest.raises(TypeError, match=match): learn.train_dataset = data
     assert learn.train_dataset is None
-
-
-@pytest.mark.parametrize("given, name", [("lr", "learning_rate"), ("epochs", "num_train_epochs"), ("batch_size", "per_device_train_batch_size"),
-                                         ("loss_fn", "loss_func")])
-def test_other_names(given, name):
-    with pytest.raises(TypeError, match=f"it is called `{name}`"): Learner(torch.nn.Linear(1, 1), **{given: 1})
-
-
-def test_an_optimizer_alone_names_the_pair():
-    with pytest.raises(TypeError, match=r"no argument `optimizer`: give optimizers=\(optimizer, None\)"): Learner(torch.nn.Linear(1, 1), optimizer=1)
 
 
 def test_more_mistakes():

@@ -551,7 +551,6 @@ OTHERS = {
     "set(lr=text)": (lambda learn: learn.set(lr="1e-3"), ValueError, "lr='1e-3' is text; give a number: lr=1e-3."),
     "predict(sample)": (lambda learn: learn.predict((X[0], Y[0])), TypeError, r"a tuple of 2 tensors or arrays: for one sample, learn.predict_one\(sample\).*TensorDataset\(X, Y\)"),
     "predict_one(data)": (lambda learn: learn.predict_one(TensorDataset(X, Y)), TypeError, r"one sample, not a TensorDataset; learn.predict\(dataset\)"),
-    "optimizer=": (lambda learn: learner(optimizer=torch.optim.SGD([X], 0.1)), TypeError, r"`optimizer`: give optimizers=\(optimizer, None\).*optim='sgd'"),
     "opt_func=": (lambda learn: learner(opt_func=torch.optim.SGD), TypeError, r"`opt_func`: give a name.*optimizer_cls_and_kwargs=\(torch.optim.SGD"),
     "scheduler=": (lambda learn: learner(scheduler=None), TypeError, r"`scheduler`: give a name, such as lr_scheduler_type='cosine'"),
     "load_learner": (lambda learn: trainer_nb.load_learner, AttributeError, r"has no attribute 'load_learner'.*learn.load_checkpoint\(folder\)"),
@@ -864,9 +863,7 @@ LAST = nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(72, 3))
 FORMS = {
     "loss by name": (lambda: plain(loss_func="cross_entropy"), TypeError, "not 'cross_entropy'; give torch.nn.functional.cross_entropy"),
     "metrics by name": (lambda: plain(compute_metrics="accuracy"), TypeError, r"not 'accuracy'; .*compute_metrics\(prediction\)"),
-    "data as third": (lambda: Learner(Net(), None, TensorDataset(X, Y)), TypeError, "data_collator is a function, not.*train_dataset="),
     "columns left out": (lambda: plain(Columns(), RENAMED).step(), TypeError, "forward needs 'x'"),
-    "collator of nothing": (lambda: plain(data=PAIRS, data_collator=lambda samples: samples).step(), TypeError, r"data_collator returned a list"),
     "collator with a list": (lambda: plain(Columns(), ROWS, data_collator=lambda s: {"x": torch.stack([r["x"] for r in s]), "labels": [r["labels"] for r in s]}).step(), TypeError, r"labels"),
     "paths": (lambda: plain(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), PATHS).step(), TypeError, r"'pictures/\d+.png'"),
     "channels last": (lambda: plain(LAST, [(torch.rand(8, 8, 3), i % 3) for i in range(20)]).step(), ValueError, r"shape \(8, 8, 8, 3\)"),
