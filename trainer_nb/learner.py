@@ -44,7 +44,7 @@ from .engine.plan import plan_epochs, schedule_ahead
 from .engine.settings import ChangesTable, change_settings, end_here, list_settable
 from .state.async_save import Saver, save_checkpoint_async, save_checkpoint_sync, wait_for_save
 from .state.data_fingerprint import describe_evaluation, warn_other_source
-from .state.hub import announce_repository, await_push, begin_push, find_checkpoint, finish_pushes
+from .state.hub import await_push, begin_push, find_checkpoint, finish_pushes
 from .state.hub import get_uploader, open_branch_repository, open_repository, pop_token
 from .state.hub import rename_repository, save_and_push, set_token
 from .state.model_files import get_processor, save_model
@@ -1055,7 +1055,6 @@ class Learner(
         if self.args.push_to_hub:
             # the access token is kept out of the arguments
             self.init_hf_repo()
-            announce_repository(self.run_state)
         for callback in (*make_logging_callbacks(self.args, self.callback_handler.callbacks), ProgressCallback()):
             self.callback_handler.add_callback(callback)
         self.run_state.memory_meter = meter

@@ -299,10 +299,7 @@ class Uploader:
 
     def open(self, learner: TrainerBase) -> None:
         "Open the repository of a run that is pushed, unless it is open; all processes call this, and raise an error."
-        def open_it() -> None:
-            open_repository(learner)
-            announce_repository(learner.run_state)
-        ensure_repository(learner, open_it)
+        ensure_repository(learner, lambda: open_repository(learner))
 
     def plan_push(self, learner: TrainerBase, checkpoint: Path) -> Callable[[Path | None], None] | None:
         """Return a function that pushes a checkpoint once it is written, called with None if that failed; None if the
@@ -468,6 +465,9 @@ def open_repository(
         ) from error
     uploader.repo_id = url.repo_id
     uploader.url = str(url)
+    if args.push_to_hub:
+        strategy = cast(HubStrategy, args.hub_strategy).value
+        print(f"The run is pushed to {url} (hub_strategy={strategy!r}).", flush=True)
 
 def ensure_repository(
     learner: TrainerBase,
@@ -481,13 +481,6 @@ def ensure_repository(
     # without a device, the processes are not connected yet
     world = SINGLE_PROCESS if run.device is None else run.device.world
     world.run_on_main(act)
-
-def announce_repository(run: RunState) -> None:
-    "Print to which repository a run is pushed, on the main process."
-    url = get_uploader(run).url
-    if url is not None:
-        strategy = cast(HubStrategy, run.args.hub_strategy).value
-        print(f"The run is pushed to {url} (hub_strategy={strategy!r}).", flush=True)
 
 def rename_repository(
     learner: TrainerBase,
@@ -504,7 +497,6 @@ def rename_repository(
         uploader.repo_id = uploader.url = None
         if run.args.push_to_hub:
             open_repository(learner)
-            announce_repository(run)
     except BaseException:
         vars(run.args)["hub_model_id"], uploader.repo_id, uploader.url = before
         raise
