@@ -784,7 +784,6 @@ def times_counted(table, out, y):
 class loss_with_a_bound_dict:
     def make(self, **settings): return learner(loss_func=functools.partial(times_counted, {}), **settings)
 
-
 @program("module", lambda learn: vars(learn.model.config))
 class configuration_of_a_model:
     def begin(self):
@@ -797,7 +796,8 @@ class configuration_of_a_model:
 
 
 # what a verb refuses, or reports as not restored, by a word of the sentence
-NAMED = {("module_that_appears", "resume"): "norm", ("second_optimizer_made_at_the_first_step", "resume"): "second"}
+NAMED = {("module_that_appears", "resume"): "norm", ("second_optimizer_made_at_the_first_step", "resume"): "second",
+         **{("stream_that_counts", verb): "kept_value" for verb in ("branch", "restore", "resume", "lr_find")}}
 
 @functools.cache
 def undisturbed(name):
