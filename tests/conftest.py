@@ -1,5 +1,5 @@
 "What the tests share: where the repository is, a copy of it to work on, and a browser."
-import json, os, shutil, signal, subprocess, sys, tomllib
+import os, shutil, signal, subprocess, sys, tomllib
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -31,14 +31,6 @@ def copy_tree(to, root=ROOT):
 def tree(tmp_path):
     "A copy of the repository, of this test's own."
     return copy_tree(tmp_path/"trainer_nb")
-
-
-def result_of_two_ranks(program):
-    "What a program of tests/programs prints as RESULT, on two processes that torchrun has started."
-    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", ROOT/"tests"/"programs"/program],
-                          capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}, timeout=180)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(next(line for line in done.stdout.splitlines() if line.startswith("RESULT ")).removeprefix("RESULT "))
 
 
 @pytest.fixture

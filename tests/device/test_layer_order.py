@@ -1,10 +1,10 @@
 "The comparison of the layers that the processes of a sharded model run; threads stand for the processes."
-import concurrent.futures, contextlib, datetime, time, uuid, warnings
+import concurrent.futures, contextlib, datetime, time, uuid
 
 import pytest, torch, torch.distributed as dist
 
 from trainer_nb.device import desync
-from trainer_nb.device.unused_parameters import GradientMessage
+from trainer_nb.device.ddp import GradientMessage
 from trainer_nb.device.desync import LayerOrder
 
 pytestmark = pytest.mark.timeout(60)
@@ -75,18 +75,11 @@ def test_a_common_change_is_compared_once():
     assert found[0] == found[1] and found[0][:2] == [4, 0] and found[0][3:5] == [0, 0] and found[0][6:8] == [0, 0] and found[0][9] == 0
 
 
-@pytest.mark.parametrize("first", [True, False])
-def test_a_slow_process_is_not_an_error(first, monkeypatch):
-    "It compiles, reads data or writes a checkpoint while the others wait, for as long as `ddp_timeout` says; they say so in a later pass."
-    monkeypatch.setattr(desync, "DEVIATION_REMINDER", 0.2)
+def test_a_slow_process_is_not_an_error(monkeypatch):
+    "It compiles, reads data or writes a checkpoint while the others wait, for as long as `ddp_timeout` says."
     monkeypatch.setattr(desync, "PLACE_REPORT", 0.1)
-    passes = [] if first else [[0, 1, 2, 3]]
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
+    for passes in [], [[0, 1, 2, 3]]:
         Ranks().run([[*passes, [0, 2, 3], [0, 2, 3]], [*passes, [0, 1.0, 2, 3], [0, 2, 3]]], timeout=datetime.timedelta(seconds=30))
-    said = [str(o.message) for o in said if "has not reached it" in str(o.message)]
-    assert len(said) == (0 if first else 1), said
-    if not first: assert "Rank 0 runs 'layers.2', and rank 1 has not reached it within 0.2 s" in said[0] and "this waits up to 29.8 s more" in said[0]
 
 
 def test_a_layer_that_one_process_skips():

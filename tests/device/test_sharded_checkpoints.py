@@ -58,13 +58,13 @@ def test_going_on_in_another_number_of_processes(written, folder):
 def test_three_processes_write_and_two_copies_read(folder, tmp_path):
     three = make(output_dir=str(folder), save_strategy="no", fsdp_config=SHARDS)
     with three.launch(3):
-        with pytest.warns(UserWarning): three.load_checkpoint(folder / "checkpoint-5")
+        three.load_checkpoint(folder / "checkpoint-5")
         three.step(1)
         three.save_checkpoint(tmp_path / "six")
         weights = three.model.state_dict() if not three.run_state.parts.remote_run else three.snapshot().tensors
     copies = make(output_dir=str(tmp_path / "out"), save_strategy="no", fsdp="hybrid_shard", fsdp_config=SHARDS | {"dp_shard_size": 2})
     with copies.launch(4):
-        with pytest.warns(UserWarning): copies.load_checkpoint(tmp_path / "six")
+        copies.load_checkpoint(tmp_path / "six")
         there = copies.snapshot().tensors
         copies.save_checkpoint(tmp_path / "again")
         copies.train()

@@ -123,6 +123,9 @@ def test_what_cannot_work_is_reported(folder, tmp_path):
     with pytest.raises(InvalidOperation, match="'model.layers.1.self_attn.q_proj.weight' is offloaded"): learner(part, tmp_path).train()
     with pytest.raises(InvalidOperation, match="an adapter of an offloaded layer, and has no values; .* layers_to_transform="): learner(offloaded(folder, tmp_path, adapted=(0, 1)), tmp_path).train()
     with pytest.raises(InvalidOperation, match="several processes need a model on one device each"): learner(offloaded(folder, tmp_path), tmp_path).launch(num_processes=2)
+    parallel = torch.nn.Linear(2, 2)
+    parallel.tp_size = 2
+    with pytest.raises(ValueError, match="was loaded with tp_plan=, which is unsupported; learn.launch"): check_placement(parallel, 1)
     with torch.device("meta"): empty = made()
     with pytest.raises(ValueError, match="is on the meta device and has no weights"): learner(empty, tmp_path).step()
 

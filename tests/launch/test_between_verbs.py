@@ -279,11 +279,10 @@ def test_attributes_of_layers_that_run_on_all_assigns(n):
 
 def weights(learn): return [p.tolist() for p in learn.model.parameters()]
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_new_weights_are_the_same_in_all_processes(start):
+def test_new_weights_are_the_same_in_all_processes():
     "Also where they are drawn at random: nothing averages weights later."
     learn = make(eval_strategy="no")
-    with learn.launch(2, start=start), warnings.catch_warnings():
+    with learn.launch(2), warnings.catch_warnings():
         warnings.simplefilter("error")
         learn.step(1)
         before = learn.run_on_all(weights)
@@ -346,8 +345,7 @@ def test_what_one_process_changes_alone_raises_an_error(rank, act, what):
         assert learn.rewind(1).different == []
 
 
-@pytest.mark.parametrize("rank", ["0", "1"])
-@pytest.mark.parametrize("act", [lambda learn: len(learn.step(1)), lambda learn: learn.evaluate()], ids=["step", "evaluate"])
+@pytest.mark.parametrize("rank, act", [("0", lambda learn: len(learn.step(1))), ("1", lambda learn: learn.evaluate())], ids=["step", "evaluate"])
 def test_what_one_process_does_alone_does_not_wait_for_ever(rank, act):
     "It waits for exchanges that the others never begin."
     learn, like = weighted(), weighted()

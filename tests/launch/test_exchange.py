@@ -6,8 +6,10 @@ import importlib, json, os, subprocess, sys
 import pytest, torch
 
 from conftest import ROOT
+from ranks import printed_by_ranks
 from trainer_nb.device import collectives
 from trainer_nb.device.collectives import World, split_into_messages
+from trainer_nb.launch.outcomes import RemoteError
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("launch")]
 PROGRAM = ROOT/"tests"/"programs"/"exchange.py"
@@ -19,15 +21,14 @@ PARAMETERS, TENSORS = 67, 4
 
 def counted(processes, *cases):
     "What the program prints, by case."
-    for _ in range(3):
-        done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes), PROGRAM, *cases],
-                              capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}, timeout=280)
-        # the profiler of torch 2.13, with which the program counts, is freed twice where a thread of gloo and the program release a message
-        # at the same moment (3 % of runs on a busy machine); nothing else may end like this
-        if "SIGSEGV" not in done.stderr: break
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = [json.loads(line.removeprefix("RESULT ")) for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    return {one["case"]: one for one in found}
+    for attempt in range(3):
+        try: said = printed_by_ranks(PROGRAM.name, *cases, n=processes)
+        except RemoteError as error:
+            # the profiler of torch 2.13, with which the program counts, is freed twice where a thread of gloo and the program release a message
+            # at the same moment (3 % of runs on a busy machine); nothing else may end like this
+            if attempt == 2 or "SIGSEGV" not in str(error): raise
+        else: break
+    return {(one := json.loads(line.removeprefix("RESULT ")))["case"]: one for line in said.splitlines() if line.startswith("RESULT ")}
 
 
 @pytest.fixture(scope="module")

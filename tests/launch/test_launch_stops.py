@@ -73,6 +73,23 @@ def test_a_keyboard_interrupt_on_one_process_pauses_the_run(hasty, like):
     assert learn.history.column("loss").tolist() == like.history.column("loss").tolist()
 
 
+class Late(TrainerCallback):
+    "The second process comes to the fifth update later than the other waits for it."
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == 4 and os.environ.get("RANK") == "1": time.sleep(4)
+
+
+def test_processes_that_have_waited_in_vain_are_started_again(like):
+    "All fail alike, and their connection is of no use any more."
+    learn = make(callbacks=[Late()], ddp_timeout=2)
+    with learn.launch(2):
+        with pytest.raises(RuntimeError, match="imed out|closed by peer"): learn.train()
+        assert learn.state.global_step == 4 and acts(learn) == ["launch", "restart"]
+        learn.pop_callback(Late)
+        learn.train()
+    assert learn.history.column("loss").tolist() == like.history.column("loss").tolist()
+
+
 # ---- the events of a pause
 
 class Pauses(Enough):

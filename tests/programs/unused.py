@@ -144,7 +144,7 @@ def routes(case, rows, alternate=False):
 
 
 KINDS = {"gathers": Gathers, "twice": Twice, "parts": Parts, "empty": Empty, "unwrapped": Unwrapped, "inner": Inner, "penalty": Penalty, "by hand": ByHand}
-SETTINGS = {"strict": dict(ddp_find_unused_parameters=False), "ddp": dict(ddp_find_unused_parameters=True), "sharded": dict(fsdp=True),
+SETTINGS = {"ddp": dict(ddp_find_unused_parameters=True), "sharded": dict(fsdp=True),
             "accumulate": dict(gradient_accumulation_steps=2), "by hand": dict(gradient_accumulation_steps=2), "evaluate": dict(eval_strategy="steps", eval_steps=1),
             "double": dict(gradient_accumulation_steps=2), "each": dict(gradient_accumulation_steps=2, accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}})}
 

@@ -9,7 +9,7 @@ import atexit
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from functools import cache, wraps
@@ -25,12 +25,13 @@ from ..args.parallel import accelerator_option, check_rank_variables, connect_pr
 from ..args.fields import settings_table
 from .collectives import SINGLE_PROCESS, World
 from .collectives import wait_for_gloo_threads, world_size
-from .strategy import NO_CONTEXT, Strategy, average_gradients
-from .desync import REQUESTS_REMEDY, AgreedRequests, BackwardOrder, LayerOrder
+from .strategy import NO_CONTEXT, Strategy
+from .desync import REQUESTS_REMEDY, STATIC_REMEDY, AgreedRequests, BackwardOrder
+from .desync import LayerOrder, UsedParameters
 from .model_patches import PatchSet
 from .sharding import ShardedModel, check_dense_gradients, check_max_norm
 from .deepspeed import DeepSpeedModel, import_deepspeed, is_engine, launcher_variables
-from .unused_parameters import GradientMessage, UnusedParameters, settle_buckets
+from .ddp import GradientMessage, ReplicatedModel
 from .weight_storage import is_of_bitsandbytes, move_model, read_only_weights, stays_in_place
 
 # %% ../../nbs/04_device/08_accelerator.ipynb #nc35d799
@@ -320,121 +321,6 @@ def ignored_by_ddp(model: torch.nn.Module) -> Iterator[None]:
         if before is not None:
             vars(model)[_DDP_IGNORED] = before
 
-class ReplicatedModel(Strategy):
-    "Average the gradients of a model that each of several processes holds completely, with DDP."
-    name = "ddp"
-    def __init__(
-        self,
-        wrapped: torch.nn.Module,  # a DistributedDataParallel, or the model itself if nothing is trained
-        args: TrainingArguments,
-        world: World,
-        message: GradientMessage | None = None,  # that was registered while the model was wrapped
-        sends_loss: Callable[[], bool] | None = None,  # as for `Device.prepare`
-    ):
-        super().__init__(world)
-        self.wrapped = wrapped
-        self._sends_loss = sends_loss
-        self._has_sent_loss = sends_loss is not None and sends_loss()
-        self.message = message if isinstance(wrapped, DistributedDataParallel) else None
-        own = None if message is None else message.slot
-        self._requires_grad = [p.requires_grad for p in wrapped.parameters() if p is not own]
-        self._is_averaged = isinstance(wrapped, DistributedDataParallel)
-        self._unused: UnusedParameters | None = None
-        # with a static graph, DDP fills in missing gradients itself
-        if self._is_averaged and not args.ddp_static_graph:
-            settle_buckets(wrapped, own)
-            self._unused = UnusedParameters(wrapped, args.ddp_find_unused_parameters is False, self.message)
-
-    def sync_context(
-        self, now: bool, first: bool, loss_before: float | torch.Tensor | None = None
-    ) -> AbstractContextManager:
-        "Return a context for the forward and the backward pass of a micro-batch."
-        if self.message is not None:
-            self.message.loss_before = loss_before
-        if not self._is_averaged: return NO_CONTEXT
-        if self._unused is not None:
-            self._unused.begin(now, first)
-        return self._averaging() if now else self.wrapped.no_sync()
-
-    @contextmanager
-    def _averaging(self) -> Iterator[None]:
-        "Fill in missing gradients at the end of the block. Raise ValueError for one with ddp_find_unused_parameters=False."
-        yield
-        parameter = None if self._unused is None else self._unused.complete(self.wrapped)
-        if parameter is None: return
-        name = next(n for n, p in unwrap(self.wrapped).named_parameters() if p is parameter)
-        raise ValueError(
-            f"{name!r} got no gradient in this step on rank {self._world.rank}, and with"
-            " ddp_find_unused_parameters=False the other processes would wait for it forever; leave"
-            " ddp_find_unused_parameters out."
-        )
-
-    def backward(
-        self,
-        loss: torch.Tensor,
-        scaler: torch.amp.GradScaler | None = None,
-        on_computed: Callable[[], None] | None = None,
-    ):
-        "Run backward, and send the loss with the gradients; fill in those that no later backward pass can provide."
-        if self.message is not None:
-            self.message.loss = loss
-            self.message.before_send = on_computed
-        super().backward(loss, scaler)
-        if self._unused is not None:
-            self._unused.after_backward(self.wrapped)
-
-    def reduce(self, params: Sequence[torch.nn.Parameter], loss: Any) -> Any:
-        "Return the mean loss, which has traveled with the gradients if there is a message; average the other gradients."
-        if self.message is None: return super().reduce(params, loss)
-        mean = self.message.mean_loss()
-        # with one process these have no gradient, and the optimizer skips them
-        if self._unused is not None and self._unused.unused:
-            for p in self.message.unused_by_all():
-                p.grad = None
-        average_gradients(self.unaveraged_parameters(params), self._world)
-        return mean
-
-    def broadcast_parameters(self) -> set[int]:
-        "Return the ids of the parameters that DDP has broadcast when the model was wrapped."
-        if not self._is_averaged: return set()
-        ignored = self.wrapped.parameters_to_ignore
-        return {id(p) for name, p in unwrap(self.wrapped).named_parameters() if name not in ignored}
-
-    def unaveraged_parameters(self, params: Sequence[torch.nn.Parameter]) -> Sequence[torch.nn.Parameter]:
-        "Return those of `RunState.params` outside of the model, whose gradients the wrapper does not average."
-        return params[len(self._requires_grad) :]
-
-    def unused_parameters(self, params: Sequence[torch.nn.Parameter]) -> list[int]:
-        """Return the indices of the parameters without a gradient of their own in
-        this step; DDP's are filled with zeros by now."""
-        count = len(self._requires_grad)
-        others = [i for i in range(count, len(params)) if params[i].requires_grad and params[i].grad is None]
-        if self._unused is None or not self._unused.unused: return others
-        return [i for i in range(count) if id(params[i]) in self._unused.unused] + others
-
-    def matches_trainable(
-        self,
-        params: Sequence[torch.nn.Parameter],  # the model's first; a list is read twenty times as fast as the modules
-    ) -> bool:
-        "Return whether the gradients of the parameters that are trainable now are averaged: DDP checks this once."
-        # a method that a cell has assigned
-        if self._sends_loss is not None and self._sends_loss() != self._has_sent_loss: return False
-        return self._requires_grad == [p.requires_grad for p in params[: len(self._requires_grad)]]
-
-    def discard_step(self) -> bool:
-        "Return False: after a failed backward pass, a wrapper cannot be used again."
-        return False
-
-    def release_averaging(self) -> bool:
-        "Release the buckets, which have the size of the gradients; return True: the wrapper cannot be used again."
-        self.release()
-        return True
-
-    def release(self):
-        "Remove DDP's hooks from the parameters, even if other references to it exist, such as an error's frames."
-        if self._is_averaged:
-            self.wrapped.reducer = self.wrapped.logger = None
-
 # %% ../../nbs/04_device/08_accelerator.ipynb #0f055a45
 def device_settings(args: TrainingArguments) -> dict[str, Any]:
     "Return the settings from which a device is made, as values that can be compared; the patches compare their own."
@@ -548,8 +434,19 @@ class Device:
                     strategy = (
                         Strategy(self.world)
                         if self.world.is_single_process
-                        else ReplicatedModel(wrapped, self._args, self.world, message, sends_loss)
+                        else ReplicatedModel(
+                            wrapped,
+                            self.world,
+                            self._args.ddp_find_unused_parameters is False,
+                            bool(self._args.ddp_static_graph),
+                            message,
+                            sends_loss,
+                        )
                     )
+                if self._args.ddp_static_graph and wrapped is not model:
+                    # DDP would wait for a gradient that a process does not have
+                    trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+                    strategy.comparisons = [UsedParameters(trained, self.world, STATIC_REMEDY, self._timeout)]
             else:
                 # only for the precision
                 wrapped = accelerator.prepare_model(model, device_placement=False, evaluation_mode=True)

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import math
 import os
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
@@ -123,6 +125,22 @@ def connect_with_itself(device: torch.device):
     if dist.is_initialized(): return
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    _own_groups.append(dist.group.WORLD)
+
+# the process group that `connect_with_itself` has created, and the strategies whose engines may use it
+_own_groups: list[Any] = []
+_strategies: weakref.WeakSet[DeepSpeedModel] = weakref.WeakSet()
+
+def leave_own_group():
+    "Leave the group of this process alone, unless an engine uses it: processes that are forked would be in it, too."
+    if not _own_groups: return
+    # engines of learners that are gone
+    gc.collect()
+    if any(strategy.engine is not None for strategy in _strategies): return
+    _own_groups.clear()
+    # its function also forgets the group
+    from deepspeed.comm import destroy_process_group
+    destroy_process_group()
 
 def is_engine(model: torch.nn.Module) -> bool:
     "Return whether a module is an engine of DeepSpeed around the model."
@@ -162,8 +180,6 @@ SECOND_BACKWARD_ERROR = (
 )
 
 # %% ../../nbs/04_device/07_deepspeed.ipynb #1cb7dd55
-# orders of passes that are remembered
-_NUM_ORDERS = 8
 _SEND = "reduce_ready_partitions_and_remove_grads"
 ORDER_REMEDY = (
     "with deepspeed, gradients have to arrive in the same order in all processes, in which they are averaged. Let all"
@@ -189,8 +205,6 @@ class GradientOrder(PassComparison):
     ):
         self._zero = zero
         self._names = {id(p): name for name, p in parameters}
-        # of former passes, the last one first
-        self._orders: list[list[str]] = []
         self._average = getattr(zero, _SEND)
         setattr(zero, _SEND, self._arrive)
         super().__init__(world, timeout, ORDER_REMEDY)
@@ -198,16 +212,7 @@ class GradientOrder(PassComparison):
     def before_backward(self, loss: torch.Tensor):
         if self._num_passes:
             self._expected = self._current
-            self._orders = [self._current, *(o for o in self._orders if o != self._current)][:_NUM_ORDERS]
         self._begin_pass()
-
-    def _check(self, name: str):
-        super()._check(name)
-        index = len(self._current) - 1
-        if self._expected is None or self._expected[index : index + 1] == [name]: return
-        # All have deviated alike: they go on in an order that they had before, if one begins like this. So
-        # passes that take turns, such as those of two losses, are compared once each, not at each parameter.
-        self._expected = next((o for o in self._orders if o[: index + 1] == self._current), self._expected)
 
     def _arrive(self, p: torch.nn.Parameter, group: int):
         self._check(self._names[id(p)])
@@ -272,6 +277,7 @@ class DeepSpeedModel(Strategy):
         world: World,
     ):
         super().__init__(world)
+        _strategies.add(self)
         self.model = model
         self.engine: Any = None
         # the one that updates the flat tensors
@@ -310,7 +316,7 @@ class DeepSpeedModel(Strategy):
         from accelerate.utils import DummyOptim
         if self._kept is not None:
             self._check_trainable()
-        import_deepspeed(self._accelerator.device, self._log_level())
+        import_deepspeed(self._accelerator.device, self._args.get_process_log_level())
         self._plugin.hf_ds_config.trainer_config_finalize(self._args, self.model, num_steps)
         if optimizer is not None:
             self._param_groups = [list(group["params"]) for group in optimizer.param_groups if group["params"]]
@@ -324,8 +330,7 @@ class DeepSpeedModel(Strategy):
             )
         self._attributes = [set(vars(p)) for p in self.model.parameters()]
         trained = [p for p in self.model.parameters() if p.requires_grad]
-        given: Any = DummyOptim(trained) if optimizer is None else optimizer
-        engine, _ = self._prepare(self.model, given)
+        engine, _ = self._prepare(self.model, DummyOptim(trained) if optimizer is None else optimizer)
         self.engine = engine
         self.optimizer = engine.basic_optimizer
         if optimizer is None:
@@ -359,7 +364,7 @@ class DeepSpeedModel(Strategy):
 
     def build_for_inference(self) -> Any:
         "Build an engine without an optimizer, which gathers divided weights for a forward pass; return it."
-        import_deepspeed(self._accelerator.device, self._log_level())
+        import_deepspeed(self._accelerator.device, self._args.get_process_log_level())
         self._plugin.hf_ds_config.trainer_config_finalize(self._args, self.model, 0)
         (self.engine,) = self._prepare(self.model)
         return self.engine
@@ -373,9 +378,6 @@ class DeepSpeedModel(Strategy):
                 connect_with_itself(self._accelerator.device)
             prepared = self._accelerator.prepare(*parts)
         return prepared if isinstance(prepared, tuple) else (prepared,)
-
-    def _log_level(self) -> int:
-        return self._args.get_process_log_level()
 
     @property
     def is_trainable(self) -> bool:
@@ -408,9 +410,8 @@ class DeepSpeedModel(Strategy):
 
     def cast_inputs(self, batch: Any) -> Any:
         "Return a batch in the precision of the weights, as in the Trainer: nothing else converts it."
-        return batch if self._dtype is None else map_tensors(batch, self._cast)
-
-    def _cast(self, t: torch.Tensor) -> torch.Tensor: return t.to(self._dtype) if t.is_floating_point() else t
+        if self._dtype is None: return batch
+        return map_tensors(batch, lambda t: t.to(self._dtype) if t.is_floating_point() else t)
 
     def backward(
         self,
@@ -707,8 +708,7 @@ def _flat_tensors(zero: Any) -> tuple[list[torch.Tensor], list[list[tuple[torch.
 
 def _placed(params: list[torch.nn.Parameter], counts: list[int]) -> list[tuple[torch.nn.Parameter, int, int]]:
     "Return the parameters with the first element and the number of elements of each, one after the other."
-    starts = [sum(counts[:i]) for i in range(len(counts))]
-    return list(zip(params, starts, counts))
+    return [(p, sum(counts[:i]), count) for i, (p, count) in enumerate(zip(params, counts))]
 
 def _own_flat(tensors: Mapping[str, torch.Tensor], number: int) -> dict[str, torch.Tensor]:
     "Return the flat tensors of a group by key."

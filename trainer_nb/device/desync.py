@@ -16,12 +16,9 @@ from torch.autograd.graph import get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from ..core.callbacks import TrainerControl, requests_of
-from ..core.errors import warn
 from .collectives import World
 
 # %% ../../nbs/04_device/05_desync.ipynb #f10d138f
-# seconds after which a process that has deviated from the first pass reports that it waits for the others
-DEVIATION_REMINDER = 20.0
 # seconds after which a process that waits in an exchange reports its place
 PLACE_REPORT = 0.5
 FSDP_REMEDY = (
@@ -125,22 +122,18 @@ class PassComparison:
         name: str,  # as for `_compare`
     ):
         "Wait for the others; raise ValueError if one is too late, or is somewhere else here."
-        # in the first pass all compare everything, so a process that is awaited is only late
-        reminder = None if self._expected is None else timedelta(seconds=DEVIATION_REMINDER)
         left = self._timeout
         while left:
             pause = min(left, timedelta(seconds=PLACE_REPORT))
             if _wait_for_keys(store, places, pause): return
             left -= pause
             if self._expected is not None:
+                # in the first pass all compare everything, so a process that is awaited is only late
                 self._check_places(store, places, name)
-            if reminder is not None and left and self._timeout - left >= reminder:
-                waiting = self._describe_wait(store, places, name, reminder)
-                warn(f"{waiting}; this waits up to {left.total_seconds():g} s more.")
-                reminder = None
+        late = next((rank for rank, key in places.items() if not store.check([key])), next(iter(places)))
         raise ValueError(
-            f"{self._describe_wait(store, places, name, self._timeout)}. If it is only late, ddp_timeout=... gives it"
-            " more time."
+            f"Rank {self._world.rank} {self._describe_place(name)}, and rank {late} has not reached it within"
+            f" {self._timeout.total_seconds():g} s: {self._remedy}. If it is only late, ddp_timeout=... gives it more time."
         )
 
     def _check_places(self, store: torch.distributed.Store, places: dict[int, str], name: str):
@@ -153,13 +146,6 @@ class PassComparison:
             if (number, checked) > (self._num_passes, index) and not store.check([key]):
                 difference = self._describe_difference(name, rank, expected, index)
                 raise ValueError(f"{difference}{self._remark}: {self._remedy}.")
-
-    def _describe_wait(self, store: torch.distributed.Store, places: dict[int, str], name: str, waited: timedelta) -> str:
-        late = next((rank for rank, key in places.items() if not store.check([key])), next(iter(places)))
-        return (
-            f"Rank {self._world.rank} {self._describe_place(name)}, and rank {late} has not reached it within"
-            f" {waited.total_seconds():g} s: {self._remedy}"
-        )
 
     def _describe_place(self, name: str) -> str:
         "Say what this process does."
@@ -305,6 +291,10 @@ class BackwardOrder(LayerOrder):
         self._is_open = False
 
 # %% ../../nbs/04_device/05_desync.ipynb #df35e2a7
+STATIC_REMEDY = (
+    "with ddp_static_graph, all processes have to use the same parameters in each step; leave ddp_static_graph out"
+)
+
 class UsedParameters(PassComparison):
     "Check that all processes use the same parameters in a backward pass, before it sends a gradient."
     def __init__(

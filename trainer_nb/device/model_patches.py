@@ -12,7 +12,7 @@ import operator
 import os
 import shutil
 import sys
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any, ClassVar, Protocol
@@ -435,75 +435,46 @@ def iter_named_tensors(label: str, value: Any) -> Iterator[tuple[str, torch.Tens
         for i, v in enumerate(value):
             yield from iter_named_tensors(f"{label}[{i}]", v)
 
-class LayerCall:
-    "Record a layer's call: magnitudes of its weights, inputs and outputs."
-    def __init__(
-        self,
-        name: str,
-        module: torch.nn.Module,
-        given: tuple,  # positional inputs
-        output: Any,
-    ):
-        self.name = name or "(the model)"
-        self.kind = module_class(module).__name__
-        # of a quantized weight there are only codes here
-        weights = [(n, p) for n, p in module.named_parameters(recurse=False)
-                   if p.requires_grad or p.is_floating_point() and not hasattr(p, "__tensor_flatten__")]
-        found = [*weights, *iter_named_tensors("input", given),
-                 *iter_named_tensors("output", output)]
-        found = [(label, t) for label, t in found if t.numel()]
-        self.labels = [label for label, _ in found]
-        with torch.no_grad():
-            ranges = [torch.stack(t.detach().abs().float().aminmax()) for _, t in found]
-        # this synchronizes
-        self.ranges = torch.stack([r.to(ranges[0].device) for r in ranges]).tolist() if ranges else []
-
-    def wrong(self) -> str | None:
-        "Return the label of the first non-finite tensor, weights first; None if all are finite."
-        return next((label for label, (_, most) in zip(self.labels, self.ranges) if not abs(most) < float("inf")), None)
-
-    def __str__(self):
-        rows = [f"{least:8.2e} {most:8.2e} {label}" for label, (least, most) in zip(self.labels, self.ranges)]
-        return "\n".join([f"{'':17} {self.name} {self.kind}", *rows])
-
-# %% ../../nbs/04_device/03_model_patches.ipynb #c00069e4
 class NotFinite(ValueError):
-    "Signal a non-finite weight, input or output of a layer; `frames` has the last layers before it."
-    def __init__(self, message: str, frames: list[LayerCall]):
-        super().__init__(message)
-        self.frames = frames
-        head = f"(the last {len(frames)} layers, each with the smallest and the largest magnitude)"
-        self.add_note("\n".join([head, *map(str, frames)]))
+    "Signal a weight, an input or an output of a layer that is not finite."
 
-class OverflowDetector:
-    "Check the calls of all layers with hooks."
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        where: Callable[[], str],  # returns the step and micro-batch as text
-        max_frames: int = 21,
-    ):
-        self.names = {m: n for n, m in model.named_modules()}
-        self.where = where
-        self.frames: deque[LayerCall] = deque(maxlen=max_frames)
-        for m in self.names:
-            m.register_forward_hook(self.check)
+def first_not_finite(
+    module: torch.nn.Module,
+    given: tuple,  # positional inputs
+    output: Any,
+) -> str | None:
+    "Return the name of the first tensor of a layer's call that is not finite, weights first; None if all are finite."
+    # of a quantized weight there are only codes here
+    weights = {
+        n: p for n, p in module.named_parameters(recurse=False)
+        if p.numel() and (p.requires_grad or p.is_floating_point() and not hasattr(p, "__tensor_flatten__"))
+    }
+    found = weights | dict(iter_named_tensors("input", given)) | dict(iter_named_tensors("output", output))
+    if not found: return None
+    largest = [t.detach().abs().float().amax() for t in found.values()]
+    # this synchronizes
+    magnitudes = torch.stack([t.to(largest[0].device) for t in largest]).tolist()
+    return next((name for name, magnitude in zip(found, magnitudes) if not magnitude < math.inf), None)
 
-    def check(self, module: torch.nn.Module, given: tuple, output: Any):
-        "Check one call of a layer. Raise NotFinite for a non-finite value."
-        frame = LayerCall(self.names[module], module, given, output)
-        self.frames.append(frame)
-        wrong = frame.wrong()
+def check_calls(
+    model: torch.nn.Module,
+    where: Callable[[], str],  # returns the step and micro-batch as text
+):
+    "Register hooks on all layers that raise NotFinite in the first call with a number that is not finite."
+    names = {m: n or "(the model)" for n, m in model.named_modules()}
+    def check(module: torch.nn.Module, given: tuple, output: Any):
+        wrong = first_not_finite(module, given, output)
         if wrong is None: return
-        frames = list(self.frames)
-        self.frames.clear()
         if wrong.startswith(("input", "output")):
             which = f"The {wrong} of"
             undo = "the step is taken back"
         else:
             which = f"{wrong!r}, a weight of"
             undo = "learn.rewind(n) or learn.restore(...) goes back to better ones"
-        raise NotFinite(f"{which} {frame.name!r} ({frame.kind}) is not finite, {self.where()}; {undo}.", frames)
+        kind = module_class(module).__name__
+        raise NotFinite(f"{which} {names[module]!r} ({kind}) is not finite, {where()}; {undo}.")
+    for m in names:
+        m.register_forward_hook(check)
 
 # %% ../../nbs/04_device/03_model_patches.ipynb #85610892
 def overflow_patch(learner) -> ModelPatch | None:
@@ -514,7 +485,7 @@ def overflow_patch(learner) -> ModelPatch | None:
         if learner.run_state.verb.phase not in ("step", "debug"): return f"in an evaluation after step {step}"
         n = learner.current_gradient_accumulation_steps
         return f"in step {step + 1}" + (f", micro-batch {learner.current_micro_batch + 1} of {n}" if n > 1 else "")
-    return ModelPatch(learner.model, lambda: OverflowDetector(learner.model, where))
+    return ModelPatch(learner.model, lambda: check_calls(learner.model, where))
 
 # %% ../../nbs/04_device/03_model_patches.ipynb #a3d4a09d
 def make_patches(learner) -> list:

@@ -23,7 +23,7 @@ from .collectives import World
 # %% ../../nbs/04_device/01_strategy.ipynb #922d369f
 if TYPE_CHECKING:
     from trainer_nb.device.desync import PassComparison
-    from trainer_nb.device.unused_parameters import GradientMessage
+    from trainer_nb.device.ddp import GradientMessage
 
 # %% ../../nbs/04_device/01_strategy.ipynb #8ae41dbd
 def average_gradients(

@@ -277,6 +277,11 @@ def check_placement(
     processes: int,  # that train it
 ):
     "Raise ValueError for weights without values, and InvalidOperation for a distributed model in several processes."
+    if (getattr(model, "tp_size", None) or 1) > 1:
+        raise ValueError(
+            f"{type(model).__name__} was loaded with tp_plan=, which is unsupported; learn.launch(n) trains with data"
+            " parallelism on n processes, and fsdp=True shards the model."
+        )
     for name, p in model.named_parameters():
         if not p.is_meta: continue
         if offload_map(model.get_submodule(name.rpartition(".")[0])) is None:

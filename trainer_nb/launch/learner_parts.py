@@ -18,6 +18,7 @@ from ..core.callbacks import CallbackHandler
 from ..core.history import NOTHING_SENT, History, LogReader, Place, history_from_header
 from ..core.history import log_header, unsent_lines
 from ..core.interrupts import InterruptGuard
+from ..device.deepspeed import leave_own_group
 from ..device.weight_storage import move_model
 from ..diagnostics.guard import Guard
 from ..engine.average import needs_optimizer
@@ -218,6 +219,7 @@ def release_local_run(learner: TrainerBase):
         drop_loader(run)
     if run.device is not None:
         run.device.release()
+        leave_own_group()
     for p in run.params:
         p.grad = None
     if run.model is not None:
@@ -281,7 +283,6 @@ def keep_unloaded(
     learner: TrainerBase,
     snapshot: Snapshot,  # of the run, complete
     error: BaseException,  # raised when it was restored
-    name: str,  # of the snapshot among those of the learner
     advice: str,  # what to type instead, for messages
 ) -> str:
     """Keep a run that could not be restored here: put its weights into the model, on the host, and prevent verbs that
@@ -290,20 +291,13 @@ def keep_unloaded(
     release_local_run(learner)
     try:
         restore_fields(run, snapshot, ("model",))
+        # those that are evaluated and saved may be averages, which the optimizer computes
+        run.current.has_stale_weights = needs_optimizer(snapshot)
     except Exception:
         # the model was changed, there or here
-        advice = (
-            "learn.model is not the model of the processes, and has the weights of the launch; once it is the same,"
-            f" learn.restore({name!r}) loads the run"
-        )
         run.current.has_stale_weights = True
-    else:
-        run.current.has_stale_weights = needs_optimizer(snapshot)
-        if run.current.has_stale_weights:
-            kind = snapshot.values["optimizer"]["class"]
-            advice += f"; learn.model has the weights for training, not the averages that {kind} evaluates and saves"
-        else:
-            advice += ", and learn.save_model() saves its weights, which are in learn.model"
+    if not run.current.has_stale_weights:
+        advice += ", and learn.save_model() saves its weights, which are in learn.model"
     run.current.unloaded = snapshot
     run.current.corrupted = f"the run could not be loaded into this process ({type(error).__name__}: {error}); {advice}"
     return advice

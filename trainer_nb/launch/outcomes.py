@@ -119,8 +119,11 @@ PEER_ERROR_PATTERN = re.compile(
 
 def is_consequence(failed: Failed) -> bool:
     "Return True for an error that only results from a lost process, or from an interrupt."
-    if failed.kind in (*INTERRUPT_KINDS, "MainProcessFailed") or failed.kind.startswith("Dist"):
-        return True
+    return failed.kind in (*INTERRUPT_KINDS, "MainProcessFailed") or is_of_connection(failed)
+
+def is_of_connection(failed: Failed) -> bool:
+    "Return True for an error of the connection between the processes, which is of no use after it."
+    if failed.kind.startswith("Dist"): return True
     return failed.kind in ("RuntimeError", "RemoteError") and PEER_ERROR_PATTERN.search(failed.message) is not None
 
 # %% ../../nbs/11_launch/01_outcomes.ipynb #0ae6731f

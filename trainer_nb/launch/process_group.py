@@ -269,7 +269,7 @@ class ProcessGroup:
         "Write the received lines to the disk, then confirm it."
         try:
             self.mirror.history.flush()
-            pool.call_out_of_band(rank, confirm_flush, number)
+            pool.ask([rank], confirm_flush, number)
         except Exception:
             # the process or the disk is gone; the waiting process has its own time limit
             pass

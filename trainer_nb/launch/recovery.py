@@ -18,7 +18,7 @@ from .process_group import HistoryMirror, OutOfSync, ProcessDied, ProcessGroup
 from .learner_parts import RunTransfer
 from .replica import ReplicaState, SettledState, abort_exchange
 from .replica import history_counts, make_result, replica_state, settle_device
-from .outcomes import INTERRUPT_KINDS, Died, Done, Failed, find_root_failure
+from .outcomes import INTERRUPT_KINDS, Died, Done, Failed, find_root_failure, is_of_connection
 from ..state.model_files import add_base_weights
 from ..state.checkpoint import read_checkpoint
 from ..state.checkpoint_dirs import find_latest_checkpoint
@@ -39,7 +39,8 @@ def recover_run(
     "Restore a state that all processes share, and raise the error."
     alive = [rank for rank, outcome in call.outcomes.items() if isinstance(outcome, (Done, Failed))]
     failed = [rank for rank in alive if isinstance(call.outcomes[rank], Failed)]
-    is_undisturbed = cause is not None and len(alive) == remote.num_processes and have_same_status(remote, learner)
+    can_go_on = isinstance(cause, Failed) and not is_of_connection(cause) and len(alive) == remote.num_processes
+    is_undisturbed = can_go_on and have_same_status(remote, learner)
     reached = reached_step(learner)
     if is_undisturbed:
         is_current = True

@@ -565,7 +565,7 @@ class RemoteRun:
                 f"learn.launch({self.num_processes}) continues it on several, and learn.restore({CLOSE_SNAPSHOT!r})"
                 " tries again to load it here"
             )
-            advice = keep_unloaded(learner, snapshot, error, CLOSE_SNAPSHOT, advice)
+            advice = keep_unloaded(learner, snapshot, error, advice)
             if isinstance(error, torch.OutOfMemoryError):
                 # a run that is divided because it does not fit one device
                 return warn(f"The processes have ended, and the run does not fit this process's device: {advice}.")

@@ -29,7 +29,7 @@ from ..core.log_file import dump_line
 from ..core.seeding import set_generator_states
 from ..core.tree import is_library_module
 from ..device.accelerator import abort_collectives
-from ..device.unused_parameters import GradientMessage
+from ..device.ddp import GradientMessage
 from ..engine.loop import StepLimit, run_until
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare, weight_checksums
@@ -320,7 +320,7 @@ def layers_kept(model: torch.nn.Module) -> Iterator[None]:
     processes that are started later, have the former ones."""
     names = {module: name for name, module in model.named_modules()}
     def refuse(module: torch.nn.Module, name: str, value: object):
-        if module not in names or name == GradientMessage.name: return
+        if module not in names or name == GradientMessage.name or getattr(module, name, None) is value: return
         raise InvalidOperation(
             f"{f'{names[module]}.{name}'.lstrip('.')!r} of the model cannot be added or replaced by run_on_all(), since the"
             " notebook has another model: call learn.close(), replace it there, and launch again."

@@ -149,13 +149,6 @@ class WorkerPool:
         self._forget(call)
         return dict(call.outcomes)
 
-    def call_out_of_band(self, rank: int, function: Callable, *args, timeout: float = 10) -> Any:
-        "Run a function in one worker as `ask`, and return its result. Raise its error, or TimeoutError."
-        outcome = self.ask([rank], function, *args, timeout=timeout).get(rank)
-        if outcome is None: raise TimeoutError(f"Rank {rank} has not answered within {timeout} s.")
-        if isinstance(outcome, Done): return outcome.result
-        raise outcome.error
-
     def close(
         self,
         timeout: float = 5,  # seconds for the queued commands
