@@ -231,7 +231,7 @@ class IsolatedAccelerator:
         precision = mixed_precision(args)
         # of loaders that user code prepares
         names = ("split_batches", "even_batches", "non_blocking", "dispatch_batches", "use_seedable_sampler")
-        loaders = DataLoaderConfiguration(**{k: accelerator_option(args, k) for k in names}, data_seed=args.data_seed)
+        loaders = DataLoaderConfiguration(**{k: accelerator_option(args, k) for k in names}, data_seed=args.order_seed)
         check_launch_environment(precision)
         if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
             check_rank_variables()
