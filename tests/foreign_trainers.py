@@ -90,9 +90,9 @@ def sentences(folder, several=False, own_weights=False):
     torch.manual_seed(1)
     loss = losses.SoftmaxLoss(model, 16, 3) if own_weights else losses.MultipleNegativesRankingLoss(model)
     evaluator = EmbeddingSimilarityEvaluator(rows["anchor"][:6], rows["positive"][:6], [i / 6 for i in range(6)], name="dev")
-    return SentenceTransformerTrainer(model, SentenceTransformerTrainingArguments(**settings(folder)), evaluator=evaluator, eval_dataset=rows.select(range(16)),
-                                      train_dataset={"a": rows, "b": rows.select(range(12))} if several else rows,
-                                      loss=loss)
+    more = dict(max_steps=9) if own_weights else {}   # beyond the end of an epoch
+    return SentenceTransformerTrainer(model, SentenceTransformerTrainingArguments(**settings(folder, **more)), evaluator=evaluator, eval_dataset=rows.select(range(16)),
+                                      train_dataset={"a": rows, "b": rows.select(range(12))} if several else rows, loss=loss)
 
 
 PROGRAMS = {
