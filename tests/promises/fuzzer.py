@@ -225,7 +225,9 @@ class Session:
 
     def make_learner(self, seed: int = 0):
         "A learner of this case."
-        self.learners.append(make_learner(self.config, self.folder / "out" if self.config["saves"] else None, seed))
+        # a case that is being reduced may have lost "saves" and kept the settings
+        writes = self.config["saves"] or any(name.startswith("save_") or name == "load_best_model_at_end" for name in self.config["args"])
+        self.learners.append(make_learner(self.config, self.folder / "out" if writes else None, seed))
         return self.learners[-1]
 
     def close(self):
@@ -417,7 +419,7 @@ def cell_generators():
 
 EXPECTED = re.compile("weights had been changed|the branch shares it|restored too when a step fails|weight_norm.* is deprecated|lr_scheduler.step|"
                       "no folder to write it to|Detected call of|epoch parameter in|was not what it is|cannot be captured|"
-                      "evaluation mode|This DataLoader|os.fork|multi-threaded|is not there any more")
+                      "evaluation mode|This DataLoader|os.fork|multi-threaded|is not there any more|was there before this run")
 
 
 @contextlib.contextmanager

@@ -254,6 +254,25 @@ def test_a_schedule_that_fails_leaves_no_half_step(at, rollback):
     assert equal(learn, whole)
 
 
+def test_a_restored_run_has_the_schedule_of_its_length():
+    "Before the first step, set() lets an override make the schedule for another length; a restore takes that back."
+    class Own(Learner):
+        def create_scheduler(self, num_training_steps, optimizer=None):
+            self.lr_scheduler = torchs.LambdaLR(optimizer or self.optimizer, lambda step: 1 - step / num_training_steps)
+            return self.lr_scheduler
+    def make():
+        torch.manual_seed(0)
+        return Own(Net(), train_dataset=rows(), learning_rate=1e-2, per_device_train_batch_size=4, num_train_epochs=1, use_cpu=True, disable_tqdm=True)
+    whole, learn = make(), make()
+    whole.train()
+    start = learn.snapshot()
+    learn.set(gradient_accumulation_steps=2)
+    learn.step()
+    learn.restore(start)
+    learn.train()
+    assert equal(learn, whole)
+
+
 def test_too_short_a_schedule_does_not_train_on():
     "OneCycleLR has no rate for more steps than it was made for."
     class Own(Learner):

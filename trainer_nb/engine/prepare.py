@@ -367,7 +367,10 @@ def hand_over_optimizer(learner: TrainerBase):
     run.wrapped_model = strategy.engine
     run.params = run_parameters(run)
 
-def create_optimizer_and_schedule(learner: TrainerBase):
+def create_optimizer_and_schedule(
+    learner: TrainerBase,
+    steps: int | None = None,  # length of the schedule; None: that of the run
+):
     "Create optimizer and schedule, unless they exist."
     run = learner.run_state
     optimizer, scheduler = learner.optimizers
@@ -383,7 +386,8 @@ def create_optimizer_and_schedule(learner: TrainerBase):
         run.lr_scheduler = run.lr_scheduler or scheduler
         is_made = run.optimizer is None
         with seeded_generators(run.args.seed, SEED_PREPARE), keep_given_parts(learner):
-            learner.create_optimizer_and_scheduler(run.state.max_steps)
+            learner.create_optimizer_and_scheduler(run.state.max_steps if steps is None else steps)
+        run.made.schedule_steps = run.state.max_steps if steps is None else steps
         # also by an override
         run.made.own_optimizer = run.made.own_optimizer or is_made
         run.made.optimizer_settings = optimizer_settings(run.args)

@@ -128,6 +128,7 @@ class MadeParts:
     "Hold how optimizer, schedule and the length of the run were made, to make them again when that has changed."
     own_optimizer: bool = False              # create_optimizer() made it, so it can be made anew
     own_scheduler: bool = False              # create_scheduler() made it, so it can be stretched
+    schedule_steps: int | None = None        # for which an override made the schedule
     optimizer_settings: dict[str, Any] | None = None   # with which both were made
     made_groups: list[dict[str, Any]] | None = None    # settings of the groups when the run had made them
     # settings of the groups of the user's optimizer, from before a schedule was made for it

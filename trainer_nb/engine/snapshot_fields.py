@@ -512,6 +512,7 @@ def _restore_optimizer_state(
 def _capture_scheduler(run: RunState, tensors, values):
     values["lr_scheduler"] = None if run.lr_scheduler is None else scheduler_state(run.lr_scheduler)
     values["lr_scheduler_class"] = None if run.lr_scheduler is None else type(run.lr_scheduler).__name__
+    values["schedule_steps"] = run.made.schedule_steps
 
 def _check_scheduler(run: RunState, snapshot: Snapshot):
     # plan() has replaced a schedule that is made here, and restoring makes the other one again

@@ -22,8 +22,8 @@ from ..engine.average import forget_averages
 from ..engine.dataloaders import is_overridden
 from ..engine.given_parts import forget_samplers, renew_model
 from ..engine.overrides import TrainerBase
-from ..engine.prepare import group_settings, makes_schedule, prepare, redistribute_data
-from ..engine.prepare import restore_group_settings
+from ..engine.prepare import create_optimizer_and_schedule, group_settings, makes_schedule, prepare
+from ..engine.prepare import redistribute_data, restore_group_settings
 from ..engine.run_state import CurrentStep, RunState, record_act
 from ..engine.settings import scaled_base
 from ..engine.snapshot import check_data_length, check_snapshot, restore_fields, whole_or_not
@@ -64,6 +64,11 @@ def restore_run(
     check_snapshot(run, snapshot)
     check_stream_position(learner, snapshot)
     check_data_length(run, snapshot)
+    made = snapshot.values["schedule_steps"]
+    if makes_schedule(learner) and made not in (None, run.made.schedule_steps):
+        # before the first step, set() has made it for another length
+        run.discard("lr_scheduler")
+        create_optimizer_and_schedule(learner, made)
     best = run.state.best_model_checkpoint
     earlier = run.history
     # of an earlier run, whose rows are in another history
