@@ -5,6 +5,7 @@
 
 The name of a module, such as held_out_incidents, stands for all that it has."""
 import argparse
+import ast
 import contextlib
 import importlib
 import io
@@ -17,18 +18,18 @@ import warnings
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from healthy import HEALTHY
 from tiny import INCIDENTS
 
 from trainer_nb import Learner
 
-for kind in ("data", "model", "loop", "process", "held_out", "second_held_out"): importlib.import_module(f"{kind}_incidents")
+for kind in ("data", "model", "loop", "process", "traincheck", "held_out", "second_held_out"): importlib.import_module(f"{kind}_incidents")
 for kind in ("held_out", "second_held_out"): importlib.import_module(f"{kind}_healthy")
 
 EXAMPLES = Path(__file__).resolve().parents[2]/"examples"
-# A line to type at the beginning of what to do: a call that changes something, or a setting. What goes on with ", then" is not complete.
-CALL = r"(?:learn\.(?:set|freeze|unfreeze|rewind|reset|fit)|model\.\w+)\([^()]*\)(?:\.\w+\([^()]*\))*"
-LINE = re.compile(rf"^(?:{CALL}(?:; {CALL})*|\w+=[\w.'\"-]+)(?!,? then)")
+# what only looks, and cures nothing
+LOOKS = {"check", "diagnose", "inspect", "lr_find", "show_batch", "predict", "stop", "step"}
 TOOLS = ("check", "run", "diagnose", "inspect")
 
 
@@ -68,18 +69,28 @@ def look(build, around, finish, deep=True):
     return learn, list({o.key: o for o in reversed(seen)}.values())[::-1]
 
 
+def line_of(do):
+    "Return what to do as code, if it is a call or an assignment that cures something; otherwise None."
+    if re.match(r"\w+=", do): do = f"learn.args.{do}"
+    try: last = ast.parse(do or "pass").body[-1]
+    except SyntaxError: return None
+    call = getattr(last, "value", None)
+    looks = isinstance(call, ast.Call) and getattr(call.func, "attr", "") in LOOKS
+    return do if isinstance(last, ast.Assign | ast.AugAssign) or isinstance(call, ast.Call) and not looks else None
+
+
 def typed(incident, finding, score, twin):
     "Whether the faulty program ends where its twin ends after the line of a finding: 'yes', 'no', or why it could not be typed."
-    line = LINE.match(finding.do)[0]
-    if re.match(r"\w+=", line): line = "learn.args." + line
+    line = line_of(finding.do)
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
         try:
             learn = incident.faulty()
             # what diagnose() proposes is typed after the run
             if finding.tool == "diagnose": incident.finish(learn)
-            exec(line, {"learn": learn, "model": learn.model})
-            with incident.around(learn): incident.finish(learn)
+            exec(line, {"learn": learn, "model": learn.model, "torch": torch})
+            if ".train(" not in line:
+                with incident.around(learn): incident.finish(learn)
             value, wanted, plain = score(learn), score(twin), incident.faulty()
             with incident.around(plain): incident.finish(plain)
             plain = score(plain)
@@ -100,7 +111,7 @@ def run_incident(incident):
     new = [o for o in faulty if o.key not in known]
     named = [o for o in new if any(word.lower() in f"{o.text} {o.do}".lower() for word in incident.words)]
     best = min(named or new, key=lambda o: TOOLS.index(o.tool), default=None)
-    lines = [o for o in named or new if LINE.match(o.do)]
+    lines = [o for o in named or new if line_of(o.do)]
     row = {"incident": incident.name, "kind": incident.kind, "found": "yes" if best else "no", "by": best.tool if best else "",
            "seconds": f"{best.seconds:.1f}" if best else "", "cause": "named" if named else "", "samples": samples_named(incident, new),
            "line": typed(incident, lines[0], score, learn) if lines else "not tried", "false": sum(o.tool != "inspect" for o in twin)}
@@ -164,7 +175,7 @@ def main():
         if not wanted(name, build): continue
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder): false[name] = run_healthy(build, trains)
         for o in false[name]: print(f"    FALSE in {name}, {o.tool}: {o.text[:300]}", flush=True)
-    print(f"\nFound {sum(o['found'] == 'yes' for o in rows)} of {len(rows)} incidents, the cause named in {sum(o['cause'] == 'named' for o in rows)}; "
+    print(f"\nFound {sum(o['found'] == 'yes' for o in rows)} of {len(rows)} incidents, the cause named in {sum(o['cause'] == 'named' for o in rows)}, a line ends as the twin in {sum(o['line'] == 'yes' for o in rows)}; "
           f"{sum(map(bool, false.values()))} of {len(false)} healthy programs have a false finding ({sum(map(len, false.values()))} findings).")
 
 
