@@ -1,8 +1,9 @@
 "Faults in the data."
 import numpy as np
 import torch
-from tiny import MARK, PAD, Net, classified_texts, collate_classes, collate_text, counts, incident, language_model, learner, rows, seeded, split, table, tokenizer
+from tiny import MARK, PAD, Last, Net, classified_texts, collate_classes, collate_text, counts, incident, language_model, learner, rows, seeded, split, table, tokenizer, wrong
 from torch import nn
+from torch.utils.data import default_collate
 
 
 @incident("data", "transformers #44642, #32944: causal models shift the labels themselves", "shift")
@@ -83,18 +84,6 @@ def inputs_not_normalized(faulty):
     return learner(net, *split(x*scales + 2*scales*(scales > 1), y))
 
 
-class Last(nn.Module):
-    "A recurrent network that reads its answer from the last position, or from the last token."
-    def __init__(self, of_padding):
-        super().__init__()
-        self.embed, self.rnn, self.head, self.of_padding = nn.Embedding(23, 16), nn.GRU(16, 32, batch_first=True), nn.Linear(32, 2), of_padding
-
-    def forward(self, input_ids, attention_mask):
-        states = self.rnn(self.embed(input_ids))[0]
-        last = -1 if self.of_padding else attention_mask.sum(1) - 1
-        return self.head(states[torch.arange(len(states)), last])
-
-
 @incident("data", "repeng #38, sentence-transformers #3208: the state of the last position is that of padding", "padding|padded|attention_mask|other samples")
 def padding_on_the_wrong_side(faulty):
     samples = classified_texts()
@@ -108,3 +97,7 @@ def labels_shuffled_apart(faulty):
     return learner(seeded(Net), *split(x, y))
 
 
+@incident("data", "transformers #34204: a processor makes one sample of a batch", "samples become|one sample|of a batch|first sample|collator", score=wrong)
+def batch_of_one_sample(faulty):
+    def collate(samples): return default_collate(samples[:1] if faulty else samples)
+    return learner(seeded(Net), *split(*table()), data_collator=collate)

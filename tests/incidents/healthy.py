@@ -4,7 +4,7 @@ import copy
 import numpy as np
 import torch
 from sklearn.datasets import load_diabetes, load_digits
-from tiny import PAD, Net, classified_texts, collate_classes, collate_text, counts, language_model, learner, rows, seeded, split, table, tokenizer
+from tiny import PAD, Attentive, Net, Recurrent, classified_texts, collate_classes, collate_text, counts, language_model, learner, rows, seeded, split, table, tokenizer
 from torch import nn
 from torch.nn import functional as F
 
@@ -94,37 +94,16 @@ def variational():
     return learner(seeded(Variational), samples[:500], samples[500:], loss=None, learning_rate=3e-3)
 
 
-class Recurrent(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.rnn, self.head = nn.LSTM(1, 16, batch_first=True), nn.Linear(16, 1)
-
-    def forward(self, x): return self.head(self.rnn(x)[0])
-
-
 @healthy
 def time_sequence():
     waves = torch.sin(torch.arange(21)*0.5 + torch.rand(300, 1, generator=torch.Generator().manual_seed(0))*6.28)[..., None]
-    return learner(seeded(Recurrent), *split(waves[:, :-1], waves[:, 1:], 240), loss=F.mse_loss)
-
-
-class Attention(nn.Module):
-    "PyTorch's encoder, with a mask of the padding."
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(23, 16, padding_idx=PAD)
-        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, 0.1, batch_first=True), 1, enable_nested_tensor=False)
-        self.head = nn.Linear(16, 2)
-
-    def forward(self, input_ids, attention_mask):
-        out = self.encoder(self.embed(input_ids), src_key_padding_mask=attention_mask == 0)
-        return self.head((out*attention_mask[..., None]).sum(1)/attention_mask.sum(1, keepdim=True))
+    return learner(seeded(Recurrent, 16), *split(waves[:, :-1], waves[:, 1:], 240), loss=F.mse_loss)
 
 
 @healthy
 def encoder_with_a_mask():
     samples = classified_texts()
-    return learner(seeded(Attention), samples[:320], samples[320:], data_collator=collate_classes)
+    return learner(seeded(Attentive), samples[:320], samples[320:], data_collator=collate_classes)
 
 
 def texts():

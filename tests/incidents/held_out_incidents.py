@@ -5,13 +5,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from healthy import digits, mlp
-from tiny import PAD, WORDS, Net, classified_texts, counts, incident, learner, padded, rows, seeded, split, table, tokenizer
+from tiny import PAD, WORDS, Last, Net, Recurrent, classified_texts, counts, incident, learner, padded, rows, seeded, split, table, tokenizer
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from trainer_nb import TrainerCallback
-
 
 # --- data -------------------------------------------------------------------------------------------------------------
 
@@ -73,17 +72,6 @@ def augmented_in_place(faulty):
     return learner(seeded(Net), Jittered(train, faulty), held_out, num_train_epochs=30)
 
 
-class Last(nn.Module):
-    "A recurrent network that reads its answer from the last token."
-    def __init__(self):
-        super().__init__()
-        self.embed, self.rnn, self.head = nn.Embedding(WORDS, 16), nn.GRU(16, 32, batch_first=True), nn.Linear(32, 2)
-
-    def forward(self, input_ids, attention_mask):
-        states = self.rnn(self.embed(input_ids))[0]
-        return self.head(states[torch.arange(len(states)), attention_mask.sum(1) - 1])
-
-
 @incident("data", "unsloth #2904, trl #2400: texts are cut off at a length that is not meant, and with them what the label depends on",
           "truncat|cut off|same length|max_length")
 def texts_cut_off(faulty):
@@ -132,21 +120,12 @@ def weights_not_loaded(faulty):
     return learner(model, *split(x, y.clamp(max=1), 60), num_train_epochs=20)
 
 
-class Recurrent(nn.Module):
-    "A recurrent network that predicts the next value of a sequence."
-    def __init__(self, batch_first):
-        super().__init__()
-        self.rnn, self.head = nn.LSTM(1, 24, batch_first=batch_first), nn.Linear(24, 1)
-
-    def forward(self, x): return self.head(self.rnn(x)[0])
-
-
 @incident("model", "TorchLeet #5, TabFormer #14: batch_first is missing, so that the samples of a batch are taken for a sequence",
           "batch_first|other samples|across|samples of the batch")
 def batch_first_missing(faulty):
     draw = torch.Generator().manual_seed(0)
     waves = torch.sin(torch.arange(25)*(0.3 + 0.6*torch.rand(400, 1, generator=draw)) + torch.rand(400, 1, generator=draw)*6.28)[..., None]
-    return learner(seeded(Recurrent, not faulty), *split(waves[:, :-1], waves[:, 1:], 320), loss=F.mse_loss, num_train_epochs=8)
+    return learner(seeded(Recurrent, 24, not faulty), *split(waves[:, :-1], waves[:, 1:], 320), loss=F.mse_loss, num_train_epochs=8)
 
 
 class Decoder(nn.Module):

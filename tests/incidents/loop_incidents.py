@@ -48,14 +48,12 @@ class Accumulating(Learner):
         return loss.detach()
 
 
-class Undivided(Accumulating):
-    divide = False
-
-
 @incident("loop", "transformers #37766, #35438: the loss grows with the accumulation", "accumulat")
 def accumulation_not_divided(faulty):
-    return learner(seeded(Net), *split(*table()), Undivided if faulty else Accumulating, gradient_accumulation_steps=8, per_device_train_batch_size=4,
-                   optim="sgd", learning_rate=0.3, max_grad_norm=0, num_train_epochs=6)
+    learn = learner(seeded(Net), *split(*table()), Accumulating, gradient_accumulation_steps=8, per_device_train_batch_size=4,
+                    optim="sgd", learning_rate=0.3, max_grad_norm=0, num_train_epochs=6)
+    learn.divide = not faulty
+    return learn
 
 
 @incident("loop", "PyTorch forum 1765, pytorch #8860: Adam's eps is zero in float16", "half|float16|fp16", tool="diagnose")

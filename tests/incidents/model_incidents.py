@@ -1,8 +1,10 @@
 "Faults in the model, and in what the optimizer has of it."
 import torch
-from tiny import Net, collate_text, counts, incident, language_model, learner, seeded, split, table
+from tiny import Net, collate_text, counts, incident, language_model, learner, seeded, split, table, wrong
 from torch import nn
 from torch.nn.functional import batch_norm
+
+from trainer_nb import TrainerCallback
 
 
 @incident("model", "PyTorch forum 84911 (TrainCheck): all is frozen but the norms", "frozen|requires_grad|not trained")
@@ -91,3 +93,28 @@ def weights_start_too_large(faulty):
     return learner(model, *split(*table()), learning_rate=1e-3, num_train_epochs=8)
 
 
+@incident("model", "mmpretrain #702: a stage that is meant to be frozen is trained; here, an attribute is set in place of a call", "requires_grad|frozen|freeze", score=wrong)
+def stage_not_frozen(faulty):
+    "A body that was trained on much data, and a head that is trained on little."
+    first = learner(seeded(Net), *split(*table(2000), 1900), num_train_epochs=8)
+    first.train()
+    first.model.head = nn.Linear(32, 2)
+    if faulty: first.model.body.requires_grad = False
+    else: first.model.body.requires_grad_(False)
+    x, y = table(400, seed=1)
+    return learner(first.model, *split(x, y.clamp(max=1), 40), num_train_epochs=40)
+
+
+class Unfreeze(TrainerCallback):
+    "Train the body, too, from some step on."
+    def on_step_begin(self, args, state, control, model, **kwargs):
+        if state.global_step == 40: model.body.requires_grad_(True)
+
+
+@incident("model", "pytorch #115607: after steps without gradients, some parameters are updated no more", "not in the optimizer|never updated|not trained|do not move")
+def unfrozen_and_not_updated(faulty):
+    x, _ = table()
+    model = seeded(Net, 8, 2)
+    model.body.requires_grad_(False)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad or not faulty], lr=1e-2)
+    return learner(model, *split(x, (x[:, 0]*x[:, 1] > 0).long()), optimizers=(optimizer, None), callbacks=[Unfreeze()], num_train_epochs=12)

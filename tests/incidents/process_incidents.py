@@ -2,7 +2,8 @@
 import tempfile
 
 import torch
-from tiny import SETTINGS, Net, incident, learner, seeded, split, table
+from healthy import digits, mlp
+from tiny import SETTINGS, Net, incident, learner, seeded, split, table, wrong
 from torch.utils.data import DataLoader, DistributedSampler
 
 from trainer_nb import Learner, TrainerCallback
@@ -50,12 +51,11 @@ def resume_starts_anew(faulty):
     return learner(seeded(Net), *split(*table()), output_dir=folder, save_steps=50, **given)
 
 
-def adapted(path=None):
+def adapted(path=None, **given):
     "A model with adapters on the body and a new head; from a folder, as it is deployed."
     from peft import LoraConfig, PeftModel, get_peft_model
-    model = seeded(Net)
-    if path: return PeftModel.from_pretrained(model, path)
-    return get_peft_model(model, LoraConfig(r=4, target_modules=["body.0", "body.2"]))
+    if path: return PeftModel.from_pretrained(seeded(Net), path)
+    return get_peft_model(seeded(Net), LoraConfig(r=4, target_modules=["body.0", "body.2"], **given))
 
 
 def reloaded(learn):
@@ -67,9 +67,20 @@ def reloaded(learn):
 
 @incident("files", "peft #577, transformers #26160: the trained head is not among what is saved", "modules_to_save|not saved|head", tool="run", score=reloaded)
 def head_not_saved(faulty):
-    from peft import LoraConfig, get_peft_model
-    model = get_peft_model(seeded(Net), LoraConfig(r=4, target_modules=["body.0", "body.2"], modules_to_save=None if faulty else ["head"]))
+    model = adapted(modules_to_save=None if faulty else ["head"])
     if faulty: model.base_model.model.head.requires_grad_(True)
     return learner(model, *split(*table()))
 
 
+class Lossy(Learner):
+    "A transfer to the device that now and then brings zeros."
+    def _prepare_inputs(self, inputs):
+        x, *labels = super()._prepare_inputs(inputs)
+        return (torch.zeros_like(x) if self.loses and self.model.training and self.state.global_step % 2 else x), *labels
+
+
+@incident("processes", "pytorch #84803, #96600, Baichuan2 #86: data that is lost in a transfer arrives as zeros", "zero|lost|arriv|prepare", score=wrong)
+def zeros_from_the_transfer(faulty):
+    learn = learner(seeded(mlp, 64, 32, 10), *split(*digits(), 480), Lossy)
+    learn.loses = faulty
+    return learn

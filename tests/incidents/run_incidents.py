@@ -24,7 +24,7 @@ from tiny import INCIDENTS
 
 from trainer_nb import Learner
 
-for kind in ("data", "model", "loop", "process", "traincheck", "held_out", "second_held_out"): importlib.import_module(f"{kind}_incidents")
+for kind in ("data", "model", "loop", "process", "held_out", "second_held_out"): importlib.import_module(f"{kind}_incidents")
 for kind in ("held_out", "second_held_out"): importlib.import_module(f"{kind}_healthy")
 
 EXAMPLES = Path(__file__).resolve().parents[2]/"examples"
@@ -112,15 +112,11 @@ def run_incident(incident):
     named = [o for o in new if any(word.lower() in f"{o.text} {o.do}".lower() for word in incident.words)]
     best = min(named or new, key=lambda o: TOOLS.index(o.tool), default=None)
     lines = [o for o in named or new if line_of(o.do)]
+    samples = "named" if any(re.search(r"samples? \d", o.text) for o in new) else "no"
     row = {"incident": incident.name, "kind": incident.kind, "found": "yes" if best else "no", "by": best.tool if best else "",
-           "seconds": f"{best.seconds:.1f}" if best else "", "cause": "named" if named else "", "samples": samples_named(incident, new),
+           "seconds": f"{best.seconds:.1f}" if best else "", "cause": "named" if named else "", "samples": samples if incident.samples else "",
            "line": typed(incident, lines[0], score, learn) if lines else "not tried", "false": sum(o.tool != "inspect" for o in twin)}
     return row, new, [o for o in twin if o.tool != "inspect"]
-
-
-def samples_named(incident, new):
-    if not incident.samples: return ""
-    return "named" if any(re.search(r"samples? \d", o.text) for o in new) else "no"
 
 
 def examples():

@@ -2,8 +2,7 @@
 import numpy as np
 import torch
 from healthy import digits, healthy, mlp
-from second_held_out_incidents import Attentive
-from tiny import FIRST, PAD, WORDS, Net, learner, padded, seeded, split, table
+from tiny import PAD, WORDS, Attentive, Net, class_counts, collate_classes, learner, rare, seeded, split, table, texts_of_two_means
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, WeightedRandomSampler
@@ -21,10 +20,8 @@ def columns_with_long_tails():
 def classes_drawn_alike():
     "Rare classes are drawn more often, by a weight for each sample."
     x, y = table(900)
-    keep = (y != 0) | (torch.rand(len(y), generator=torch.Generator().manual_seed(2)) < 0.2)
-    train, held_out = split(x[keep], y[keep], 400)
-    labels = torch.tensor([int(t) for _, t in train])
-    weights = (1/torch.bincount(labels).float())[labels]
+    train, held_out = rare(x, y, lambda y: y != 0, 0.2)
+    weights = (1/class_counts(train))[[int(y) for _, y in train]]
     return learner(seeded(Net), DataLoader(train, batch_size=16, sampler=WeightedRandomSampler(weights, len(train))), held_out)
 
 
@@ -47,10 +44,8 @@ def a_recurring_block(): return learner(seeded(Recurring), *split(*table()))
 @healthy
 def rare_class_weighs_more():
     x, y = table(900, classes=2)
-    keep = (y == 0) | (torch.rand(len(y), generator=torch.Generator().manual_seed(2)) < 0.15)
-    train, held_out = split(x[keep], y[keep], 400)
-    share = torch.bincount(torch.tensor([int(t) for _, t in train])).float()/400
-    return learner(seeded(Net, 8, 2), train, held_out, loss=nn.CrossEntropyLoss(1/share/2))
+    train, held_out = rare(x, y, lambda y: y == 0, 0.15)
+    return learner(seeded(Net, 8, 2), train, held_out, loss=nn.CrossEntropyLoss(200/class_counts(train)))
 
 
 @healthy
@@ -80,20 +75,13 @@ def weights_in_bfloat16():
 @healthy
 def padding_of_texts():
     "Texts of different lengths, with a mask; the padding has an index of its own."
-    draw = np.random.default_rng(3)
-    texts = [draw.integers(FIRST, WORDS, draw.integers(2, 24)).tolist() for _ in range(500)]
-    samples = [(o, int(np.mean(o) > 12.5)) for o in texts]
-    def collate(batch):
-        ids = padded([o[0] for o in batch], PAD)
-        return {"input_ids": ids, "attention_mask": (ids != PAD).long(), "labels": torch.tensor([o[1] for o in batch])}
     model = seeded(Attentive)
     model.embed = nn.Embedding(WORDS, 32, padding_idx=PAD)
-    return learner(model, samples[:400], samples[400:], data_collator=collate, learning_rate=3e-3)
+    return learner(model, *texts_of_two_means(), data_collator=collate_classes, learning_rate=3e-3)
 
 
 @healthy
-def strong_decay():
-    return learner(seeded(Net), *split(*table()), weight_decay=0.3)
+def strong_decay(): return learner(seeded(Net), *split(*table()), weight_decay=0.3)
 
 
 @healthy

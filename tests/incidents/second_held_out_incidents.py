@@ -2,20 +2,10 @@
 import numpy as np
 import torch
 from healthy import digits, mlp
-from tiny import FIRST, PAD, WORDS, Net, classified_texts, counts, incident, language_model, learner, padded, seeded, split, table
+from tiny import PAD, WORDS, Attentive, Net, class_counts, classified_texts, collate_classes, counts, incident, language_model, learner, padded, rare, seeded, split, table, texts_of_two_means, wrong
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, WeightedRandomSampler
-
-
-
-def wrong(learn):
-    "The share of the held-out samples that are classified wrongly."
-    data = learn.eval_dataset
-    learn.model.eval()
-    with torch.no_grad(): out = learn.model(torch.stack([x for x, _ in data]))
-    return float((out.argmax(1) != torch.tensor([int(y) for _, y in data])).float().mean())
-
 
 # --- data -------------------------------------------------------------------------------------------------------------
 
@@ -58,29 +48,10 @@ def padding_is_trained(faulty):
     return learner(language_model(), samples[:240], samples[240:], data_collator=collate, loss=None)
 
 
-class Attentive(nn.Module):
-    "A classifier of texts that averages over all tokens that the mask has."
-    def __init__(self):
-        super().__init__()
-        self.embed, self.head = nn.Embedding(WORDS, 32), nn.Linear(32, 2)
-        self.attend = nn.TransformerEncoderLayer(32, 2, 64, 0.0, batch_first=True)
-
-    def forward(self, input_ids, attention_mask=None):
-        if attention_mask is None: attention_mask = torch.ones_like(input_ids)
-        h = self.attend(self.embed(input_ids), src_key_padding_mask=attention_mask == 0)
-        return self.head((h*attention_mask[..., None]).sum(1)/attention_mask.sum(1, keepdim=True))
-
-
 @incident("data", "bert_nli #3, alpaca-lora #107: padded inputs without an attention mask", "attention_mask|mask|padding")
 def attention_mask_missing(faulty):
-    draw = np.random.default_rng(3)
-    texts = [draw.integers(FIRST, WORDS, draw.integers(2, 24)).tolist() for _ in range(500)]
-    samples = [(o, int(np.mean(o) > 12.5)) for o in texts]
-    def collate(batch):
-        ids = padded([o[0] for o in batch], PAD)
-        out = {"input_ids": ids, "labels": torch.tensor([o[1] for o in batch])}
-        return out if faulty else out | {"attention_mask": (ids != PAD).long()}
-    return learner(seeded(Attentive), samples[:400], samples[400:], data_collator=collate, learning_rate=3e-3)
+    def without_mask(samples): return {k: v for k, v in collate_classes(samples).items() if k != "attention_mask"}
+    return learner(seeded(Attentive), *texts_of_two_means(), data_collator=without_mask if faulty else collate_classes, learning_rate=3e-3)
 
 
 @incident("data", "InterHand2.6M #110: images are divided by 255 twice", "range|scale|small|normaliz|divided")
@@ -94,9 +65,8 @@ def divided_twice(faulty):
           score=wrong)
 def weights_of_classes(faulty):
     train, held_out = split(*table())
-    y = torch.tensor([int(t) for _, t in train])
-    by_class = 1/torch.bincount(y).float()
-    sampler = WeightedRandomSampler(by_class if faulty else by_class[y], len(train))
+    by_class = 1/class_counts(train)
+    sampler = WeightedRandomSampler(by_class if faulty else by_class[[int(y) for _, y in train]], len(train))
     return learner(seeded(Net), DataLoader(train, batch_size=16, sampler=sampler), held_out)
 
 
@@ -213,21 +183,12 @@ def updates_rounded_away(faulty):
     return learner(model.to(kind), train, held_out, loss=loss, optim="sgd", learning_rate=1e-2, num_train_epochs=40)
 
 
-@incident("loop", "lidar-bonnetal #48: frequent classes have the larger weights", "class weight|weights of the classes|weight|rare|invert", score=lambda learn: missed(learn))
+@incident("loop", "lidar-bonnetal #48: frequent classes have the larger weights", "class weight|weights of the classes|weight|rare|invert", score=lambda learn: wrong(learn, balanced=True))
 def class_weights_inverted(faulty):
     x, y = table(900, classes=2)
-    keep = (y == 0) | (torch.rand(len(y), generator=torch.Generator().manual_seed(2)) < 0.15)
-    noise = torch.randn(int(keep.sum()), 8, generator=torch.Generator().manual_seed(4))
-    train, held_out = split(x[keep] + noise, y[keep], 400)
-    share = torch.bincount(torch.tensor([int(t) for _, t in train])).float()/400
+    train, held_out = rare(x, y, lambda y: y == 0, 0.15)
+    noise = iter(torch.randn(len(train + held_out), 8, generator=torch.Generator().manual_seed(4)))
+    train, held_out = ([(v + next(noise), t) for v, t in part] for part in (train, held_out))
+    share = class_counts(train)/400
     weight = share if faulty else 1/share/2
     return learner(seeded(Net, 8, 2), train, held_out, loss=nn.CrossEntropyLoss(weight))
-
-
-def missed(learn):
-    "The mean share of each class that is classified wrongly."
-    data = learn.eval_dataset
-    learn.model.eval()
-    with torch.no_grad(): out = learn.model(torch.stack([x for x, _ in data])).argmax(1)
-    y = torch.tensor([int(t) for _, t in data])
-    return float(sum((out[y == c] != c).float().mean() for c in (0, 1))/2)

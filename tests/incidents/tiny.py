@@ -73,6 +73,15 @@ def split(x, y, n=400):
     return samples[:n], samples[n:]
 
 
+def rare(x, y, kept, share, n=400):
+    "As `split`, with a part of the samples that are not of some class, or not of the others."
+    keep = kept(y) | (torch.rand(len(y), generator=torch.Generator().manual_seed(2)) < share)
+    return split(x[keep], y[keep], n)
+
+
+def class_counts(samples): return torch.bincount(torch.tensor([int(y) for _, y in samples])).float()
+
+
 def seeded(make, *args):
     "The same weights each time."
     torch.manual_seed(0)
@@ -87,6 +96,48 @@ class Net(nn.Module):
         self.norm, self.drop, self.head = nn.LayerNorm(width), nn.Dropout(dropout), nn.Linear(width, classes)
 
     def forward(self, x): return self.head(self.drop(self.norm(self.body(x))))
+
+
+def wrong(learn, balanced=False):
+    "The share of the held-out samples that are classified wrongly; balanced: the mean of that of the two classes."
+    x, y = torch.stack([x for x, _ in learn.eval_dataset]), torch.tensor([int(y) for _, y in learn.eval_dataset])
+    learn.model.eval()
+    with torch.no_grad(): missed = (learn.model(x).argmax(1) != y).float()
+    return float(sum(missed[y == c].mean() for c in (0, 1))/2 if balanced else missed.mean())
+
+
+class Recurrent(nn.Module):
+    "A recurrent network that predicts the next value of a sequence."
+    def __init__(self, width=24, batch_first=True):
+        super().__init__()
+        self.rnn, self.head = nn.LSTM(1, width, batch_first=batch_first), nn.Linear(width, 1)
+
+    def forward(self, x): return self.head(self.rnn(x)[0])
+
+
+class Last(nn.Module):
+    "A recurrent network that reads its answer from the last position, or from the last token."
+    def __init__(self, of_padding=False):
+        super().__init__()
+        self.embed, self.rnn, self.head, self.of_padding = nn.Embedding(23, 16), nn.GRU(16, 32, batch_first=True), nn.Linear(32, 2), of_padding
+
+    def forward(self, input_ids, attention_mask):
+        states = self.rnn(self.embed(input_ids))[0]
+        last = -1 if self.of_padding else attention_mask.sum(1) - 1
+        return self.head(states[torch.arange(len(states)), last])
+
+
+class Attentive(nn.Module):
+    "A classifier of texts that averages over all tokens that the mask has."
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(WORDS, 32), nn.Linear(32, 2)
+        self.attend = nn.TransformerEncoderLayer(32, 2, 64, 0.0, batch_first=True)
+
+    def forward(self, input_ids, attention_mask=None):
+        if attention_mask is None: attention_mask = torch.ones_like(input_ids)
+        h = self.attend(self.embed(input_ids), src_key_padding_mask=attention_mask == 0)
+        return self.head((h*attention_mask[..., None]).sum(1)/attention_mask.sum(1, keepdim=True))
 
 
 # --- texts: numbers that are counted upwards, then the end token -------------------------------------------------------
@@ -106,6 +157,14 @@ def classified_texts(n=400):
     draw = np.random.default_rng(1)
     texts = [draw.integers(FIRST, WORDS, draw.integers(6, 20)).tolist() for _ in range(n)]
     return [(o, int(o[-1] > 12)) for o in texts]
+
+
+def texts_of_two_means():
+    "Random tokens of very different lengths, and whether their mean is large; for training and for the evaluation."
+    draw = np.random.default_rng(3)
+    texts = [draw.integers(FIRST, WORDS, draw.integers(2, 24)).tolist() for _ in range(500)]
+    samples = [(o, int(np.mean(o) > 12.5)) for o in texts]
+    return samples[:400], samples[400:]
 
 
 def padded(texts, value):

@@ -39,7 +39,7 @@ class Gradients(Table):
         for name, p in model.named_parameters():
             # the codes of a quantized weight have no norm
             weight_norm = None if is_read_only(p) else full_tensor(p.detach()).norm().item()
-            row = {"name": name, "shape": tuple(weight_shape(p)), "grad_norm": None, "grad_mean": None, "grad_max": None}
+            row = {"name": name, "shape": tuple(weight_shape(p))} | dict.fromkeys(("grad_norm", "grad_mean", "grad_max"))
             row |= {"weight_norm": weight_norm, "ratio": None}
             if p.grad is not None:
                 g = full_tensor(p.grad.detach()).float()

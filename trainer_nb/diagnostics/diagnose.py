@@ -100,7 +100,7 @@ def without_samples(past: Past, found: Traced, rows: Sequence[int], n: int) -> s
     "Return the line that leaves samples out of the training data."
     data = past.learner.train_dataset
     indexes = past.samples_of(found.window, found.micro_batch)
-    if indexes is None or len(indexes) != n or isinstance(data, torch.utils.data.DataLoader):
+    if len(indexes) != n or isinstance(data, torch.utils.data.DataLoader):
         return "then training data without them (learn.train_dataset = ...)"
     left_out = {indexes[row] for row in rows}
     # later batches have others

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.nn.functional import normalize
 from torch.utils.data import Subset
 
 from ..core.records import sounds_lower_better
@@ -64,8 +65,7 @@ def units_fire(past: Past) -> Finding | None:
             for batch in batches: Evidence(past.learner).predict(batch)
         return firing
     past.go_to(end)
-    firing = look()
-    layer, share = firing.most_dead()
+    layer, share = (firing := look()).most_dead()
     if share < 0.5 or len(dead := firing.dead(layer)) < 8: return None
     def are_dead(step: int | None = None) -> bool:
         "Return whether half of the units that are dead at the end are dead after a step; None: in the present copy."
@@ -74,8 +74,7 @@ def units_fire(past: Past) -> Finding | None:
     began = bisect_left(range(end), True, key=are_dead)
     seen = f"{share:.0%} of the units behind {layer} give the same output for all samples"
     meaning = "a unit that does not fire gets no gradient, and stays so"
-    # what is so from the beginning on is a question for check()
-    if not began: return None
+    if not began: return None   # a question for check()
     early = max(began - 1 - BACK, 0)
     tries = [*without_change(past, early, began + 1), *(Try(early, setting) for setting in calmer(past, began))]
     held = tries_that_hold(past, tries, began + AFTER)
@@ -84,6 +83,25 @@ def units_fire(past: Past) -> Finding | None:
     return Finding(
         "warning", f"{seen}, most of them from step {began} on; {changes_before(past, min(began + 1, end))}", meaning,
         "learn.reset(); learn.lr_find()" if tried is None else tried.line,
+    )
+
+@incident("outputs that differ")
+def outputs_differ(past: Past) -> Finding | None:
+    if first_lost_step(past) is not None: return None
+    spread = []
+    for step in (past.run.state.global_step, 0):
+        past.go_to(step)
+        out = first_part(Evidence(past.learner, past.seconds).outputs.predicted)
+        if not isinstance(out, torch.Tensor) or out.ndim != 2 or min(out.shape) < 8: return None
+        # of the directions: 0 if all are equal
+        spread.append(1 - float(normalize(out.float(), dim=1).mean(0).square().sum()))
+        if not spread[0] < 0.02: return None
+    if spread[0] > 0.2 * spread[1]: return None
+    return Finding(
+        "error", f"the outputs for different samples have become equal: their directions vary by {format_value(spread[0])}, and"
+        f" varied by {format_value(spread[1])} at the beginning",
+        "they have collapsed to a constant, for which the loss is low: a loss that compares outputs needs a fixed target",
+        "detach() the target in the loss, then learn.reset()",
     )
 
 # %% ../../nbs/08_diagnostics/14_incidents.ipynb #1adb0939
@@ -154,17 +172,16 @@ def layer_norms(past: Past) -> dict[str, float]:
     "Return the norm of the gradient of each layer at the next step of the copy, which stays where it is."
     step = Evidence(past.learner).take_step()
     try:
-        squares: dict[str, float] = {}
+        norms: dict[str, list[float]] = {}
         for name, p in past.learner.run_state.model.named_parameters():
-            if p.grad is not None:
-                layer = name.rpartition(".")[0]
-                squares[layer] = squares.get(layer, 0.0) + float(p.grad.float().square().sum())
-        return {layer: math.sqrt(square) for layer, square in squares.items()}
+            if p.grad is not None: norms.setdefault(name.rpartition(".")[0], []).append(float(p.grad.float().norm()))
+        return {layer: math.hypot(*each) for layer, each in norms.items()}
     finally:
         rollback_step(step)
 
 def losses_of(past: Past, data: Any, indexes: list[int]) -> dict[int, float]:
     "Return the losses of samples after the present step of the copy, the highest first. Raise Unavailable if unknown."
+    if not indexes: raise Unavailable("they have no numbers")
     try:
         found = top_losses(past.learner, len(indexes), Subset(without_loader(data), indexes))
     except Exception as error:
@@ -177,11 +194,10 @@ def describe_samples(past: Past) -> tuple[str, bool]:
     rollback_step(begin_step(past.learner))
     window = run.current.window
     try:
-        indexes = [i for k in range(len(window)) for i in past.samples_of(window, k) or ()]
+        indexes = [i for k in range(len(window)) for i in past.samples_of(window, k)]
         losses = losses_of(past, past.learner.train_dataset, indexes)
     except Unavailable as error:
         return f"its samples are unknown, since {error}", False
-    if not losses: return "its samples have no numbers", False
     highest, *others = losses.values()
     # of two samples, the other one
     usual = median(np.array(others or [highest]))
@@ -332,21 +348,19 @@ def evaluated_values(past: Past) -> dict[str, list[tuple[int, float]]]:
 
 @incident("evaluations that are finite")
 def evaluations_are_finite(past: Past) -> Finding | None:
-    if first_lost_step(past) is not None: return None
-    for name, values in evaluated_values(past).items():
-        step, value = next(((step, value) for step, value in values if not math.isfinite(value)), (0, 0.0))
-        if math.isfinite(value): continue
-        which = []
-        for _, samples in Evidence(past.learner, past.seconds).evaluation_sets.values():
-            which += sorted({index for numbers in samples.numbers.values() for index in numbers.not_finite})
-        rest = f": sample{'s' if len(which) > 1 else ''} {names_in_short([*map(str, which)])} of it" if which else ""
-        return Finding(
-            "error", f"{name} of step {step} is {value}, and the training losses are finite{rest}",
-            "inputs or targets of the evaluation set are NaN or infinite" if which else
-            "a batch of the evaluation set has no labels that count, or the model is not finite in evaluation mode",
-            "learn.eval_dataset = ... without such samples" if which else "learn.predict(learn.eval_dataset)",
-        )
-    return None
+    values = {name: (step, v) for name, each in evaluated_values(past).items() for step, v in each if not math.isfinite(v)}
+    if first_lost_step(past) is not None or not values: return None
+    name, (step, value) = next(iter(values.items()))
+    sets = Evidence(past.learner, past.seconds).evaluation_sets.values()
+    which = sorted({i for _, samples in sets for numbers in samples.numbers.values() for i in numbers.not_finite})
+    seen = f"{name} of step {step} is {value}, and the training losses are finite"
+    if not which:
+        meaning = "a batch of the evaluation set has no labels that count, or the model is not finite in evaluation mode"
+        return Finding("error", seen, meaning, "learn.predict(learn.eval_dataset)")
+    return Finding(
+        "error", f"{seen}: sample{'s' if len(which) > 1 else ''} {names_in_short([*map(str, which)])} of it",
+        "inputs or targets of the evaluation set are NaN or infinite", "learn.eval_dataset = ... without such samples",
+    )
 
 @incident("what is learned holds for other samples")
 def learned_holds_for_others(past: Past) -> Finding | None:

@@ -228,7 +228,9 @@ class BatchPreview(HtmlDisplay):
         sounds = find_sounds(batch)
         table = example_rows(batch, n, names)
         if show is not None:
-            shown = to_html(show(batch, n))
+            result = show(batch, n)
+            shown = result if isinstance(result, str) else getattr(result, "_repr_html_", lambda: None)()
+            if not shown and result != "": shown = f"<pre>{escape_html(repr(result), 4000)}</pre>"
         elif images is not None:
             shown = image_grid(images[:n], [format_value(o) for o in known] or None, columns=9)
         elif words:
@@ -244,12 +246,6 @@ class BatchPreview(HtmlDisplay):
         about = "" if shown == html_table(rows) else f'<div style="font-size:12px;opacity:.7">{lines}</div>'
         plain = [f"{r['key']}  {r['shape']}  {r['type']}  {r['first values']}" for r in rows]
         super().__init__(shown + about, "\n".join(plain) or repr(batch)[:400])
-
-def to_html(result: Any) -> str:
-    "Convert a user function's result to HTML: text, or an object with a rich representation."
-    if isinstance(result, str): return result
-    if hasattr(result, "_repr_html_") and (html := result._repr_html_()): return html
-    return f"<pre>{escape_html(repr(result), 4000)}</pre>"
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #806ea962
 def show_batch(
@@ -333,34 +329,6 @@ class TopLoss(NamedTuple):
     text: str | None           # the example as text, if it has tokens
     inputs: Any                # the example as a batch of one, on the host
 
-def loss_sort_key(loss: float) -> float:
-    "Return a loss, or infinity for nan, so that it sorts first."
-    return math.inf if math.isnan(loss) else loss
-
-def _scalar_or_none(t: object) -> Any:
-    "Return a one-element tensor as a plain value; None for anything else."
-    return t.reshape(-1)[0].item() if isinstance(t, torch.Tensor) and t.numel() == 1 else None
-
-def make_top_loss(
-    batch: Any,
-    i: int,
-    n: int,  # number of samples in the batch
-    index: int,  # of the example in the data set
-    loss: float,
-    predicted: Any,  # of the batch
-    labels: Any,  # of the batch
-) -> TopLoss:
-    "Extract example `i` of a batch."
-    inputs = map_tensors(select_rows(batch, slice(i, i + 1), n), lambda t: t.detach().cpu().clone())
-    def select(t: Any) -> Any: return t[i] if isinstance(t, torch.Tensor) and t.ndim and len(t) == n else None
-    guess = select(predicted)
-    right = select(labels)
-    probability = None
-    if is_classification(predicted, labels) and labels.ndim == 1:
-        probability = guess.float().softmax(-1)[right].item()
-        guess = guess.argmax()
-    return TopLoss(index, loss, _scalar_or_none(guess), _scalar_or_none(right), probability, None, inputs)
-
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #48ee1e6f
 # relative tolerance; beyond it a formula is not the learner's loss
 FORMULA_TOLERANCE = 1e-3
@@ -376,29 +344,49 @@ def _masked_examples(labels: object, n: int) -> set[int]:
     return set(torch.where((labels.reshape(n, -1) == -100).all(1))[0].tolist())
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #df0880f3
-def find_worst(learner: TrainerBase, loader: Iterable, k: int, by_formula: bool) -> list[TopLoss] | None:
+def find_worst(
+    learner: TrainerBase, loader: Iterable, k: int, by_formula: bool,
+    names: Sequence[str] = (),  # of the classes
+) -> list[TopLoss] | None:
     "Return the `k` examples with the largest loss; None if the formula differs from the learner's loss."
-    worst: list[TopLoss] = []
+    worst: list[tuple[float, int, tuple]] = []   # loss, index, and the batch, predictions and labels of this example
     seen = 0
     for batch, n, predicted, labels in iterate_predictions(learner, loader):
-        if infer_batch_size(batch) != n:
-            raise ValueError(
-                f"top_losses cannot separate the examples of a batch: {n} examples became a batch of "
-                f"{infer_batch_size(batch)}. Use a data_collator that keeps them."
-            )
+        check_separable(batch, n, "top_losses")
         known = formula_losses(predicted, labels) if by_formula else None
         if by_formula and (known is None or len(known) != n): return None
         examples = (select_rows(batch, slice(i, i + 1), n) for i in range(n))
         losses = [single_example_loss(learner, each) for each in examples] if known is None else known.tolist()
+        # the first examples show whether the formula is the learner's loss
         if by_formula and not seen:
-            # the first examples show whether the formula is the learner's loss
             if not all(_formula_matches(learner, *pair) for pair in zip(examples, losses[:4])): return None
         skip = _masked_examples(labels, n)
-        order = sorted((i for i in range(n) if i not in skip), key=lambda i: -loss_sort_key(losses[i]))[:k]
-        worst += [make_top_loss(batch, i, n, seen + i, losses[i], predicted, labels) for i in order]
-        worst = sorted(worst, key=lambda example: -loss_sort_key(example.loss))[:k]
+        # NaN is the worst
+        order = sorted((i for i in range(n) if i not in skip), key=lambda i: (losses[i] == losses[i], -losses[i]))[:k]
+        def copy_of(i: int) -> tuple:
+            return map_tensors(select_rows((batch, predicted, labels), slice(i, i + 1), n), lambda t: t.detach().cpu().clone())
+        worst += [(losses[i], seen + i, copy_of(i)) for i in order]
+        worst = sorted(worst, key=lambda example: (example[0] == example[0], -example[0]))[:k]
         seen += n
-    return worst
+    found = []
+    for loss, index, (inputs, predicted, labels) in worst:
+        probability = None
+        if is_classification(predicted, labels) and labels.ndim == 1:
+            probability = predicted[0].float().softmax(-1)[labels[0]].item()
+            predicted = predicted.argmax(-1)
+        numbers = [t.item() if isinstance(t, torch.Tensor) and t.numel() == 1 else None for t in (predicted, labels)]
+        text = next(iter(decode_texts(inputs, learner.processing_class, 1)), None)
+        found.append(TopLoss(index, loss, *(class_name(names, v) for v in numbers), probability, text, inputs))
+    return found
+
+def check_separable(batch: Any, n: int, verb: str) -> None:
+    "Raise ValueError for a batch whose samples cannot be told apart."
+    size = infer_batch_size(batch)
+    if size == n: return
+    raise ValueError(
+        f"{verb} cannot separate the samples of a batch: {n} samples became a batch of {size}. Use a data_collator that keeps"
+        " them."
+    )
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #262de6ed
 class TopLosses(Table):
@@ -434,15 +422,12 @@ def top_losses(
     if isinstance(k, bool) or not isinstance(k, int) or k < 0:
         raise ValueError(f"k must be a non-negative integer, got {k!r}.")
     loader, dataset = get_eval_loader(learner, dataset, "top_losses()")
+    names = class_names(learner, dataset)
     with evaluation_mode(learner):
-        found = find_worst(learner, loader, k, by_formula=True)
+        found = find_worst(learner, loader, k, True, names)
         exact = found is not None and all(
             _formula_matches(learner, learner._prepare_inputs(o.inputs), o.loss) for o in found)
-        if not exact: found = find_worst(learner, loader, k, by_formula=False)
-    names = class_names(learner, dataset)
-    reader = learner.processing_class
-    return TopLosses(o._replace(predicted=class_name(names, o.predicted), actual=class_name(names, o.actual),
-                                text=next(iter(decode_texts(o.inputs, reader, 1)), None)) for o in found)
+        return TopLosses(found if exact else find_worst(learner, loader, k, False, names))
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #cf885917
 class Confusion:

@@ -5,7 +5,9 @@
 # %% ../../nbs/08_diagnostics/09_mistakes.ipynb #09073033
 from __future__ import annotations
 
+import math
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,30 +16,32 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader, WeightedRandomSampler
 
 from ..data.sources import MapSource
+from ..device.weight_storage import has_adapters
 from .data_checks import class_labels
-from .evidence import Evidence, Finding, Unavailable, check, names_in_short, without_loader
+from .evidence import Evidence, Finding, Unavailable, check, digest, map_arrays, names_in_short, without_loader
 from .interpret import collect_tensors, unchanged_data
 from ..core.seeding import seed_all
 from ..display.tables import format_value
 from ..engine.loss import split_labels
 
 # %% ../../nbs/08_diagnostics/09_mistakes.ipynb #ce27e94f
-class CalledFunctions(TorchFunctionMode):
-    "Collect the names of the functions of torch that are called, with `training=` where they have it."
+class Calls(TorchFunctionMode):
+    "Collect the calls of functions of torch: names, and arguments by the names that dropout and embedding have."
     def __init__(self):
         super().__init__()
-        self.called: set[tuple[str, object]] = set()
+        self.found: list[tuple[str, dict[str, Any]]] = []
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        given = dict(zip(("input", "p", "training"), args)) | (kwargs or {})
-        self.called.add((getattr(func, "__name__", ""), given.get("training", given.get("train"))))
+        name = getattr(func, "__name__", "")
+        names = ("input", "weight", "padding_idx") if name == "embedding" else ("input", "p", "training")
+        self.found.append((name, dict(zip(names, args)) | (kwargs or {})))
         return func(*args, **(kwargs or {}))
 
 @check("dropout that ends with training")
 def dropout_ends_with_training(seen: Evidence) -> Finding | None:
     if not seen.is_random: return None
-    with CalledFunctions() as calls: seen.predict(seen.outputs.batch)
-    names = sorted({name for name, training in calls.called if "dropout" in name and training is True})
+    with Calls() as calls: seen.predict(seen.outputs.batch)
+    names = sorted({name for name, o in calls.found if "dropout" in name and o.get("training", o.get("train")) is True})
     if not names: return None
     return Finding(
         "warning", f"in evaluation mode, {names[0]} still drops values out, and two calls return different outputs",
@@ -60,24 +64,14 @@ def layers_made_one_by_one(seen: Evidence) -> Finding | None:
 
 @check("padding indexes of padding")
 def padding_indexes_of_padding(seen: Evidence) -> Finding | None:
-    layers = {
-        name: m for name, m in seen.learner.model.named_modules()
-        if isinstance(m, nn.Embedding) and m.padding_idx is not None and m.weight.requires_grad
-    }
-    if not layers: raise Unavailable("no embedding that is trained has a padding index")
-    given: dict[str, torch.Tensor] = {}
-    def note(name: str):
-        def hook(module: nn.Module, args: tuple, kwargs: dict):
-            given[name] = (*args, *kwargs.values())[0].detach().cpu()
-        return hook
-    hooks = [m.register_forward_pre_hook(note(name), with_kwargs=True) for name, m in layers.items()]
-    try:
-        seen.predict(seen.outputs.batch)
-    finally:
-        for hook in hooks: hook.remove()
-    for name, ids in given.items():
-        index = layers[name].padding_idx
-        if ids.ndim != 2: continue
+    modules = seen.learner.model.named_modules()
+    layers = {id(m.weight): (name, m.padding_idx) for name, m in modules if isinstance(m, nn.Embedding) and m.weight.requires_grad}
+    if all(index is None for _, index in layers.values()): raise Unavailable("no trained embedding has a padding index")
+    with Calls() as calls: seen.predict(seen.outputs.batch)
+    for given in (given for called, given in calls.found if called == "embedding"):
+        ids = given["input"].detach().cpu()
+        name, index = layers.get(id(given["weight"]), ("", None))
+        if index is None or ids.ndim != 2: continue
         others = ids != index
         # padding is at the ends of a row
         inside = ~others & (others.cumsum(1) > 0) & (others.flip(1).cumsum(1).flip(1) > 0)
@@ -90,6 +84,24 @@ def padding_indexes_of_padding(seen: Evidence) -> Finding | None:
             "leave padding_idx out, or give the padding an index of its own",
         )
     return None
+
+@check("frozen layers that were trained")
+def frozen_layers_were_trained(seen: Evidence) -> Finding | None:
+    if has_adapters(seen.learner.model): raise Unavailable("the model has adapters")
+    drawn, known = [], {id(p) for g in seen.learner.run_state.optimizer.param_groups for p in g["params"]}
+    for name, m in seen.learner.model.named_modules():
+        # what the optimizer has may be trained later
+        if not isinstance(m, (nn.Linear, nn.modules.conv._ConvNd)) or m.weight.requires_grad or id(m.weight) in known: continue
+        # PyTorch draws them evenly from -1 to 1, over the root of the number of inputs
+        values = m.weight.detach().float() * math.sqrt(m.weight[0].numel())
+        is_even = abs(float(values.std(correction=0)) * math.sqrt(3) - 1) < 0.1
+        if values.numel() >= 64 and is_even and 0.9 < float(values.abs().max()) < 1.001: drawn.append(name)
+    if not drawn: return None
+    return Finding(
+        "warning", f"the weights of {len(drawn)} frozen layers are random, as PyTorch draws them: {names_in_short(drawn)}",
+        "they were not loaded: load_state_dict(strict=False) passes over what has another name, and nothing trains them",
+        "load_state_dict(weights) with strict=True, which names what does not fit",
+    )
 
 # %% ../../nbs/08_diagnostics/09_mistakes.ipynb #115fc886
 @check("class weights that help rare classes")
@@ -142,44 +154,48 @@ def samples_are_all_drawn(seen: Evidence) -> Finding | None:
         "give the sampler a weight for each sample: weights_of_classes[labels]",
     )
 
-def is_padded_from(row: torch.Tensor, one: torch.Tensor) -> bool:
-    "Return whether a row of a batch is one sample, with padding at either end."
-    if row.ndim != one.ndim or row.shape[1:] != one.shape[1:]: return False
-    if not row.ndim: return bool(row == one)
-    return len(one) <= len(row) and (torch.equal(row[:len(one)], one) or torch.equal(row[len(row) - len(one):], one))
+@check("samples that stay as they are")
+def samples_stay_as_they_are(seen: Evidence) -> Finding | None:
+    data = without_loader(seen.learner.train_dataset)
+    def numbers(t: torch.Tensor) -> torch.Tensor: return t.detach().to_dense().double().nan_to_num()
+    with unchanged_data(seen.learner):
+        for i in seen.training_samples.indexes[:4]:
+            read = collect_tensors(map_arrays(data[i]))
+            before = {name: numbers(t).clone() for name, t in read.items()}
+            data[i]
+            if all(torch.equal(numbers(t), before[name]) for name, t in read.items()): continue
+            return Finding(
+                "error", f"sample {i} that was read before changes when it is read again",
+                "the data set changes it in place: each epoch adds its augmentation to those of the epochs before",
+                "x = x.clone() in the data set, before it is changed",
+            )
+    return None
 
 @check("labels that stay with their inputs")
 def labels_stay_with_inputs(seen: Evidence) -> Finding | None:
-    learner = seen.learner
-    collate = learner.data_collator
+    learner, collate = seen.learner, seen.learner.data_collator
     is_own = collate is not None and not type(collate).__module__.startswith("trainer_nb.")
     if not is_own or isinstance(learner.train_dataset, DataLoader):
         raise Unavailable("no collator of your own is given")
     indexes, data = seen.training_samples.indexes[:8], without_loader(learner.train_dataset)
-    def collated(indexes: list[int]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-        "Return inputs and labels of a batch of these samples."
-        seed_all(0)
-        inputs, labels = split_labels(collate([data[i] for i in indexes]), learner.label_names)
+    def rows(indexes: list[int]) -> list[tuple[bytes, bytes]]:
+        "Return the digests of inputs and label of each row of a batch."
+        with unchanged_data(learner):
+            seed_all(0)
+            inputs, labels = split_labels(collate([data[i] for i in indexes]), learner.label_names)
         if not isinstance(labels, torch.Tensor): raise Unavailable("the batch has no tensor of labels")
-        return {k: t for k, t in collect_tensors(inputs).items() if t.ndim and len(t) == len(labels)}, labels
-    with unchanged_data(learner): inputs, labels = collated(indexes)
-    with unchanged_data(learner): alone = [collated([i]) for i in indexes]
-    if len(labels) != len(indexes) or any(len(y) != 1 for _, y in alone):
-        raise Unavailable("a sample is not a row of the batch")
-    torn, known = [], 0
-    for place in range(len(labels)):
-        def is_here(x: dict[str, torch.Tensor]) -> bool:
-            "Return whether the inputs of a sample are those of this row of the batch."
-            return x.keys() == inputs.keys() and all(is_padded_from(inputs[n][place], x[n][0]) for n in x)
-        found = [k for k, (x, _) in enumerate(alone) if is_here(x)]
-        if len(found) != 1: continue
-        known += 1
-        if not is_padded_from(labels[place], alone[found[0]][1][0]): torn.append(str(indexes[found[0]]))
-    if known < 4: raise Unavailable("the rows of the batch cannot be told apart")
-    if len(torn) < 2: return None
+        parts = [t for t in collect_tensors(inputs).values() if t.ndim and len(t) == len(labels)]
+        return [(digest([t[row] for t in parts]), digest(labels[row])) for row in range(len(labels))]
+    # the same samples in another order make the same rows in another order
+    one, other = rows(indexes), rows(indexes[1:] + indexes[:1])
+    if len(one) == 1 < len(indexes) and seen.labels.ndim == 1:
+        what = f"the collator makes a batch of 1 of {len(indexes)} samples"
+        return Finding("error", what, "the others are lost", "let the collator return a row for each sample")
+    if len(one) != len(indexes) or sorted(x for x, _ in one) != sorted(x for x, _ in other):
+        raise Unavailable("a sample is not a row of the batch, or rows are random")
+    if sorted(one) == sorted(other): return None
     return Finding(
-        "error",
-        f"in a batch of {len(indexes)} samples, {len(torn)} have another one's label: samples {names_in_short(torn)}",
+        "error", "the same samples, collated in another order, have other labels",
         "the collator puts inputs into another order than labels, so nothing that holds for others can be learned",
         "let the collator sort the samples, and take inputs and labels from them afterwards",
     )

@@ -82,14 +82,14 @@ class Past:
         self.learner.run_state.verb.phase = "idle"
         return done
 
-    def samples_of(self, window: Sequence[MicroBatch], k: int) -> list[int] | None:
-        "Return the indexes of the samples of a micro-batch in the data set; None if its samples have none."
+    def samples_of(self, window: Sequence[MicroBatch], k: int) -> list[int]:
+        "Return the indexes of the samples of a micro-batch in the data set; none if its samples have none."
         run = self.learner.run_state
         source = run.loader.source
-        if not isinstance(source, MapSource): return None
+        if not isinstance(source, MapSource): return []
         start = window[k - 1].after if k else run.cursor
         part = next(source.plan(start.epoch).iterate_from(start.position), None)
-        return None if part is None else list(part.mine)
+        return [] if part is None else list(part.mine)
 
 # %% ../../nbs/08_diagnostics/12_past.ipynb #a7855822
 def changes_between(
@@ -158,6 +158,6 @@ def name_samples(
     "Name samples by their indexes in the data set, or by their rows in the batch."
     if len(rows) == n > 1: return "each sample that was tried"
     indexes = past.samples_of(window, k)
-    known = indexes is not None and len(indexes) == n
+    known = len(indexes) == n
     names = names_in_short([str(indexes[row] if known else row) for row in rows])
     return f"sample{'s' if len(rows) > 1 else ''} {names}{'' if known else f' of micro-batch {k + 1}'}"

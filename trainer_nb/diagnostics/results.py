@@ -5,8 +5,8 @@
 # %% ../../nbs/08_diagnostics/06_results.ipynb #f19c0003
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +15,8 @@ import torch.nn.functional as F
 
 from ..core.errors import short_repr
 from ..core.seeding import preserve_generators
-from ..data.collate import infer_batch_size, map_tensors
-from .interpret import DatasetOrName, class_name, class_names, decode_texts, example_rows
+from ..data.collate import map_tensors
+from .interpret import DatasetOrName, check_separable, class_name, class_names, decode_texts, example_rows
 from .interpret import find_images, first_part, get_eval_loader, is_classification, is_image
 from .interpret import iterate_predictions, unchanged_data
 from .tensor_stats import select_rows
@@ -182,11 +182,7 @@ def show_results(
     found.label_names = list(learner.label_names)
     with evaluation_mode(learner), closing(iterate_predictions(learner, loader)) as predictions:
         for batch, size, predicted, labels in predictions:
-            if infer_batch_size(batch) != size:
-                raise ValueError(
-                    f"show_results() cannot separate the samples of a batch: {size} samples became a batch of"
-                    f" {infer_batch_size(batch)}. Use a data_collator that keeps them."
-                )
+            check_separable(batch, size, "show_results()")
             found += _sample_results(learner, batch, size, predicted, labels, len(found), names)
             if len(found) >= n: break
     del found[n:]
@@ -208,11 +204,10 @@ def _is_numbers(value: Any) -> bool:
 def complete_sample(learner: TrainerBase, sample: Any, first: Any) -> Any:
     """Return a sample as the data set returns its first one, from a sample or an input alone.
     Raise TypeError if that is unclear, and ValueError for a batch."""
-    if isinstance(sample, (torch.utils.data.Dataset, torch.utils.data.DataLoader)) or hasattr(sample, "column_names"):
-        raise TypeError(
-            f"predict_one() takes one sample, not a {type(sample).__name__}; learn.predict(dataset) predicts all samples"
-            " of a data set."
-        )
+    is_list = isinstance(sample, list) and sample and isinstance(first, (tuple, Mapping)) and isinstance(sample[0], type(first))
+    is_data = isinstance(sample, (torch.utils.data.Dataset, torch.utils.data.DataLoader)) or hasattr(sample, "column_names")
+    if is_list or is_data:
+        raise TypeError(f"predict_one() takes one sample, not a {type(sample).__name__}; learn.predict(data) predicts several.")
     if isinstance(sample, (Mapping, tuple)): return sample
     own = next((d for d in (learner.eval_dataset, learner.train_dataset) if not isinstance(d, (Mapping, type(None)))), None)
     processor = learner.processing_class
@@ -233,10 +228,6 @@ def complete_sample(learner: TrainerBase, sample: Any, first: Any) -> Any:
                 " set with a transform; a tensor, as the model receives it, works without."
             )
     if isinstance(sample, np.ndarray): sample = torch.from_numpy(sample)
-    if isinstance(sample, list) and sample and isinstance(first, (tuple, Mapping)) and isinstance(sample[0], type(first)):
-        raise TypeError(
-            f"predict_one() takes one sample, not a list of {len(sample)}; learn.predict(samples) predicts several."
-        )
     # A collator would make float64 of a number, and an input and a label of a list.
     if _is_numbers(sample) and not isinstance(first, list): sample = torch.tensor(sample)
     if not isinstance(first, Mapping):
@@ -270,19 +261,19 @@ class Prediction(NamedTuple):
     output: Any                             # the model's output for this sample, on the host
     target: Any                             # the class or value in the sample; None without one
 
-    def _rows(self) -> list[dict[str, Any]]:
-        first = [] if self.probabilities is None else list(self.probabilities.items())[:5]
-        return [{"class": name, "probability": p} for name, p in first]
-
-    def _title(self) -> str:
+    def _parts(self) -> tuple[str, list[dict[str, Any]]]:
+        "Return a sentence, and the most probable classes as rows."
         chance = "" if self.probability is None else f", probability {self.probability:.3f}"
         target = "" if self.target is None else f" (target: {_shown(self.target)})"
-        return f"{_shown(self.predicted)}{chance}{target}"
+        rows = [{"class": name, "probability": p} for name, p in [*(self.probabilities or {}).items()][:5]]
+        return f"{_shown(self.predicted)}{chance}{target}", rows
 
-    def __repr__(self): return "\n".join([self._title(), *([text_table(self._rows())] if self._rows() else [])])
+    def __repr__(self):
+        title, rows = self._parts()
+        return "\n".join([title, *([text_table(rows)] if rows else [])])
     def _repr_html_(self):
-        title = f'<div style="margin:2px 0 4px">{escape_html(self._title())}</div>'
-        return title + (html_table(self._rows()) if self._rows() else "")
+        title, rows = self._parts()
+        return f'<div style="margin:2px 0 4px">{escape_html(title)}</div>' + (html_table(rows) if rows else "")
 
 def _classifies(learner: TrainerBase, predicted: Any, label: Any, names: Sequence[str], first: Any) -> bool:
     "Return whether a prediction has a column for each class; without a label, as the first sample of the data has one."
@@ -297,14 +288,6 @@ def _classifies(learner: TrainerBase, predicted: Any, label: Any, names: Sequenc
     kind = getattr(getattr(learner.model, "config", None), "problem_type", None)
     return len(names) == len(predicted) and kind != "multi_label_classification"
 
-@contextmanager
-def _known_labels(learner: TrainerBase, first: Any) -> Iterator[None]:
-    "Take an input alone as its own label only where the samples of the data have no label either."
-    before = learner._learns_itself
-    learner._learns_itself = first is not None and is_single_input(first)
-    try: yield
-    finally: learner._learns_itself = before
-
 def predict_one(learner: TrainerBase, sample: Any) -> Prediction:
     "Return the prediction for one sample."
     with unchanged_data(learner):
@@ -312,12 +295,13 @@ def predict_one(learner: TrainerBase, sample: Any) -> Prediction:
     with preserve_generators():
         sample = complete_sample(learner, sample, first)
         loader = learner.get_test_dataloader([sample])
-        with (
-            _known_labels(learner, first),
-            evaluation_mode(learner),
-            closing(iterate_predictions(learner, loader)) as predictions,
-        ):
-            _, n, predicted, labels = next(predictions)
+        # an input alone is its own label only where the samples of the data have no label either
+        before, learner._learns_itself = learner._learns_itself, first is not None and is_single_input(first)
+        try:
+            with evaluation_mode(learner), closing(iterate_predictions(learner, loader)) as predictions:
+                _, n, predicted, labels = next(predictions)
+        finally:
+            learner._learns_itself = before
     if n != 1:
         raise ValueError(f"predict_one() takes one sample, and the data_collator made {n} of it.")
     def only(t: Any) -> Any: return t[0] if isinstance(t, torch.Tensor) and t.ndim else t

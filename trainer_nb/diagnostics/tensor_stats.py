@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -188,18 +189,20 @@ class Located(TorchFunctionMode):
     def enter_layer(self, described: str, module: nn.Module, inputs: tuple) -> None: self.path.append(described)
     def leave_layer(self, module: nn.Module, inputs: tuple, out: Any) -> None: self.last = self.path.pop()
 
-ACTIVATIONS = frozenset(("relu", "relu6", "gelu", "silu"))
-
 class Firing(Located):
     "Find the ranges of the units of activations, over all calls in the block, by the layers before them."
+    activations = frozenset(("relu", "relu6", "gelu", "silu"))
     def __init__(self, model: nn.Module):
         super().__init__(model)
         self.ranges: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.places: Counter[str] = Counter()   # samples and positions
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None):
         out = func(*args, **(kwargs or {}))
-        if getattr(func, "__name__", "").strip("_") in ACTIVATIONS and out.ndim > 1:
-            low, high = torch.aminmax(units_last(out.detach()), dim=0)
+        if getattr(func, "__name__", "").strip("_") in self.activations and out.ndim > 1:
+            units = units_last(out.detach())
+            low, high = torch.aminmax(units, dim=0)
+            self.places[self.last] += len(units)
             before = self.ranges.get(self.last, (low, high))
             if before[0].shape == low.shape:
                 self.ranges[self.last] = torch.minimum(low, before[0]), torch.maximum(high, before[1])
@@ -212,7 +215,7 @@ class Firing(Located):
 
     def most_dead(self) -> tuple[str, float]:
         "Return the layer with the largest share of dead units behind it, and the share; 0 without activations."
-        shares = {layer: float(self.dead(layer).float().mean()) for layer in self.ranges}
+        shares = {layer: float(self.dead(layer).float().mean()) for layer, n in self.places.items() if n >= 8}
         return max(shares.items(), key=lambda item: item[1], default=("", 0.0))
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #11f1a015

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from .interpret import collect_tensors
 from .tensor_stats import Located, dense_values
 from ..display.tables import format_value
 
@@ -38,12 +39,9 @@ class Origin(NamedTuple):
         if self.phase == "backward": return f"the gradient of {what} is {self.made} for {given}"
         return f"{what} makes {self.made} of {given}"
 
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    "Yield the tensors of floating-point numbers in arguments or outputs."
-    if isinstance(value, torch.Tensor):
-        if (value.is_floating_point() or value.is_complex()) and not value.is_meta: yield value
-    elif isinstance(value, (tuple, list, Mapping)):
-        for each in value.values() if isinstance(value, Mapping) else value: yield from tensors_in(each)
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    "Return the tensors of floating-point numbers in arguments or outputs."
+    return [t for t in collect_tensors(value).values() if (t.is_floating_point() or t.is_complex()) and not t.is_meta]
 
 def reach(t: torch.Tensor) -> tuple[float, float]:
     "Return the smallest and the largest entry; both are nan if one is."
@@ -89,7 +87,7 @@ class Tracer(Located):
         out = func(*args, **kwargs)
         changed = args[:1] if name == "__setitem__" or name.endswith("_") and not name.endswith("__") else ()
         is_written = writes_infinity(args) or writes_infinity([*kwargs.values()])
-        self.see(self.path[-1], name.strip("_"), given, [*tensors_in((out, changed))], is_written)
+        self.see(self.path[-1], name.strip("_"), given, tensors_in((out, changed)), is_written)
         return out
 
     def see(
