@@ -286,6 +286,14 @@ class Changes(TrainerCallback):
 @item
 def groups_and_requires_grad(): return learner(callbacks=[Changes])
 
+class Sleeps(TrainerCallback):
+    "Freezes a layer, which keeps its statistics from then on."
+    def on_step_end(self, args, state, control, learner=None, **kwargs):
+        if state.global_step == BEFORE - 1: learner.freeze("norm", eval_mode=True)
+
+@item
+def layer_in_evaluation_mode(): return learner(callbacks=[Sleeps])
+
 @item
 def plateau():
     return learner(lr_scheduler_type="reduce_lr_on_plateau", lr_scheduler_kwargs={"patience": 0, "factor": 0.5}, warmup_steps=0, eval_strategy="steps",

@@ -157,12 +157,3 @@ def test_changes_of_the_list_and_of_the_handler_are_in_the_journal():
     assert acts(learn) == [("add_callback", "Others", 2), ("remove_callback", "Counts", 3), ("add_callback", "Counts", 4), ("remove_callback", "Others", 4),
                            ("add_callback", "Others", 5), ("add_callback", "Counts", 5)]
     assert acts(make(Counts())) == []
-
-
-def test_a_rewind_past_such_a_change_is_an_error():
-    "As with add_callback: the steps between have run without it."
-    learn = make(rewind_every=4)
-    learn.step(6)
-    learn.callback_handler.callbacks.append(Counts())
-    learn.step(1)
-    with pytest.raises(ValueError, match="add_callback at step 6"): learn.rewind(to=5)

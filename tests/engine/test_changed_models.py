@@ -181,19 +181,6 @@ def test_adapters_that_are_switched():
     assert any("lora_A.two.weight' and 1 more" in t for t in texts)
 
 
-def test_a_rewind_after_a_change_ends_behind_it():
-    learn = make()
-    learn.step(2)
-    replace(learn)
-    learn.optimizer.add_param_group({"params": list(learn.model.head.parameters())})
-    learn.step(6)
-    want = copies(learn.model)
-    learn.rewind(3)
-    learn.step(3)
-    assert not any(moved(learn.model, want))
-    assert [e["act"] for e in learn.history.journal()].count("by hand") >= 1
-
-
 # --- groups that are added to the optimizer ------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine", "constant", "one_cycle", "reduce_lr_on_plateau"])

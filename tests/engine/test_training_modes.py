@@ -306,36 +306,6 @@ def held(**given):
     return learn
 
 
-def test_going_back_and_forth_over_a_freeze():
-    "Snapshots have it: before it the layers are awake, after it asleep, and the run is the same."
-    learn = held(rewind_every=1)
-    asleep = learn.snapshot()
-    want = outcome(learn)
-    learn.rewind(3)
-    n = len(learn.model.used)
-    learn.step()
-    assert learn.model.used[n:] == [AWAKE] * 2
-    learn.restore(asleep)
-    n = len(learn.model.used)
-    learn.step()
-    assert learn.model.used[n:] == [ASLEEP] * 2
-    calm = held(rewind_every=1)
-    calm.step()
-    assert differences(calm.snapshot(), learn.snapshot()) == [] and differences(want[0], asleep) == []
-    learn.reset()
-    n = len(learn.model.used)
-    learn.step()
-    assert learn.model.used[n:] == [AWAKE] * 2 and learn.model.encoder[0].weight.requires_grad
-
-
-def test_a_branch_keeps_it():
-    learn = held()
-    other = learn.branch()
-    n = len(other.model.used)
-    learn.step(2); other.step(2)
-    assert other.model.used[n:] == [ASLEEP] * 4 and unequal(outcome(learn), outcome(other)) == []
-
-
 @pytest.mark.parametrize("layout", ["safetensors", "trainer"])
 def test_a_checkpoint_keeps_it(tmp_path, layout):
     "In a new process the run goes on with these layers in evaluation mode."

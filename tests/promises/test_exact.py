@@ -568,41 +568,6 @@ def test_parameters_of_a_loss():
     assert loss.centers.abs().sum() == 0
 
 
-@pytest.mark.parametrize("how", ["loss_func", "compute_loss_func"])
-def test_buffers_of_a_loss(how):
-    "A loss function that is a module belongs to the run: put back when a step fails, kept in a snapshot, reset, not changed by an evaluation."
-    class Running(nn.Module):
-        not_state = ("fails", "modes")
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("mean", torch.zeros(3))
-            self.fails, self.modes = False, []
-        def forward(self, output, labels, num_items_in_batch=None):
-            output = output["logits"] if isinstance(output, dict) else output
-            self.modes.append(self.training)
-            self.mean = 0.9 * self.mean + 0.1 * output.detach().mean(0)
-            if self.fails: raise ArithmeticError("in the loss")
-            return nn.functional.cross_entropy(output - self.mean, labels)
-    def make():
-        loss = Running()
-        return hard_learner(model=plain(), train_dataset=Pairs(), eval_dataset=Pairs(), data_collator=None, **{how: loss}), loss
-    learn, loss = make()
-    want = finish(learn), loss.mean.clone()
-    learn, loss = make()
-    learn.step(2); learn.snapshot("a"); learn.step(2)
-    loss.fails = True
-    with pytest.raises(ArithmeticError): learn.step()
-    with pytest.raises(ArithmeticError): learn.evaluate()
-    loss.fails = False
-    loss.modes.clear(); learn.evaluate()
-    assert not any(loss.modes) and loss.training
-    learn.restore("a")
-    assert unequal(finish(learn), want[0]) == [] and torch.equal(loss.mean, want[1]) and want[1].abs().sum() > 0
-    learn.reset()
-    assert loss.mean.abs().sum() == 0
-    assert unequal(finish(learn), want[0]) == [] and torch.equal(loss.mean, want[1])
-
-
 def execute(source, monkeypatch):
     "Run a module's source, as a module of its own."
     module = types.ModuleType("trainer_nb.engine.broken")
