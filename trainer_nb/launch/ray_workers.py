@@ -24,53 +24,8 @@ from .ray_cluster import process_resources, reserve, search_paths, split_modules
 from .serialization import present_path, release_packed, shared_path
 
 # %% ../../nbs/11_launch/09_ray_workers.ipynb #960189e2
-class AgentConnection:
-    "Send messages to a worker through its agent, and receive its messages and its end; has the methods of a connection."
-    def __init__(self, link: RayLink):
-        self.link = link
-        # kind and content of messages, and of the end
-        self.received: deque[tuple] = deque()
-        self.is_closing = False
-
-    def send_bytes(self, message: bytes):
-        "Deliver a message, and return when the agent has it."
-        # no later message may arrive without one that was lost
-        if self.link.loss: return
-        path = shared_path(message)
-        try:
-            ask(self.link.agent.deliver, message, path, self.link.upload(path) if path else None)
-        except Exception as error:
-            self.link.lose(error)
-
-    def recv_bytes(self) -> bytes:
-        "Wait for the next message. Raise EOFError at the end of the worker or of the connection."
-        try:
-            while not self.received:
-                if self.is_closing: raise EOFError
-                self.received.extend(ask(self.link.agent.next_messages))
-            kind, *content = self.received.popleft()
-            if kind == "end":
-                code, self.link.lines = content
-                self.link.code = code
-                raise EOFError
-            message, path, reference = content
-            if path:
-                _write_file(path, import_ray().get(reference))
-            return message
-        except EOFError:
-            raise
-        except Exception as error:
-            self.link.lose(error)
-            raise EOFError from error
-
-    def shutdown(self):
-        "Stop receiving when the agent has answered, or has ended."
-        self.is_closing = True
-
-    def close(self): "Do nothing: the agent is ended by itself."
-
 class RayLink(WorkerLink):
-    "Reach a worker on a node of a cluster."
+    "Reach a worker on a node of a cluster through its agent; also the connection of its channel."
     def __init__(
         self,
         agent: Any,  # the actor
@@ -85,8 +40,47 @@ class RayLink(WorkerLink):
         self.upload = upload
         self.code: int | None = None
         self.lines: tuple[str, ...] = ()
-        self.connection = AgentConnection(self)
-        super().__init__(rank, pid, self.connection, receiver)
+        # kind and content of messages, and of the end
+        self.received: deque[tuple] = deque()
+        self.is_closing = False
+        super().__init__(rank, pid, self, receiver)
+
+    def send_bytes(self, message: bytes):
+        "Deliver a message, and return when the agent has it."
+        # no later message may arrive without one that was lost
+        if self.loss: return
+        path = shared_path(message)
+        try:
+            ask(self.agent.deliver, message, path, self.upload(path) if path else None)
+        except Exception as error:
+            self.lose(error)
+
+    def recv_bytes(self) -> bytes:
+        "Wait for the next message. Raise EOFError at the end of the worker or of the connection."
+        try:
+            while not self.received:
+                if self.is_closing: raise EOFError
+                self.received.extend(ask(self.agent.next_messages))
+            kind, *content = self.received.popleft()
+            if kind == "end":
+                self.code, self.lines = content
+                raise EOFError
+            message, path, reference = content
+            if path:
+                with open(present_path(path), "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+                    file.write(memoryview(import_ray().get(reference)))
+            return message
+        except EOFError:
+            raise
+        except Exception as error:
+            self.lose(error)
+            raise EOFError from error
+
+    def shutdown(self):
+        "Stop receiving when the agent has answered, or has ended."
+        self.is_closing = True
+
+    def close(self): "Do nothing: the agent is ended by itself."
 
     def exit_code(self) -> int | None:
         "Return the exit code; None while the process lives, or if it is unknown."
@@ -102,7 +96,7 @@ class RayLink(WorkerLink):
 
     def lose(self, error: Exception):
         "Record that the agent does not answer."
-        if self.connection.is_closing or self.loss: return
+        if self.is_closing or self.loss: return
         if isinstance(error, ConnectionError):
             self.loss = "was lost when the connection to the cluster was closed,"
         elif type(error).__name__ == "OutOfMemoryError":
@@ -112,26 +106,12 @@ class RayLink(WorkerLink):
         self.lines = tuple(f"{type(error).__name__}: {error}".splitlines()[:5])
         self.kill()
 
-def _write_file(path: str, content: Any):
-    "Write a file that a message of a worker refers to."
-    with open(present_path(path), "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        file.write(memoryview(content))
-
 # %% ../../nbs/11_launch/09_ray_workers.ipynb #bdf93b57
 # beginnings of the names of variables that are passed on
 PASSED_VARIABLES = (
     "ACCELERATE_", "BITSANDBYTES_", "CUBLAS_", "CUDA_LAUNCH_", "DS_", "FSDP_", "GLOO_", "HF_", "HUGGING", "JPY_PARENT_PID",
     "MLFLOW_", "NCCL_", "PYTHONHASHSEED", "PYTORCH_", "TOKENIZERS_", "TORCH", "TRAINER_NB", "TRANSFORMERS_", "WANDB_",
 )
-
-def order_by_node(
-    nodes: list[dict[str, Any]],  # the descriptions of the agents
-) -> list[int]:
-    "Return the indices of the agents so that those of a node are neighbours, in the order of the first of each."
-    first: dict[str, int] = {}
-    for index, node in enumerate(nodes):
-        first.setdefault(node["node"], index)
-    return sorted(range(len(nodes)), key=lambda index: (first[nodes[index]["node"]], index))
 
 def process_environments(
     nodes: list[dict[str, Any]],  # the descriptions of the agents, in the order of the ranks
@@ -193,7 +173,8 @@ class RayWorkers:
             [agent.describe.remote(list(here["versions"]), modules, sorted(files), paths) for agent in agents]
         )
         check_nodes(here, nodes)
-        order = order_by_node(nodes)
+        # the ranks of a node are neighbours
+        order = sorted(range(len(nodes)), key=lambda index: nodes[index]["node"])
         agents, nodes = [agents[i] for i in order], [nodes[i] for i in order]
         port = self._ask([agents[0].free_port.remote()])[0]
         sources: dict[str, bytes] = {}
