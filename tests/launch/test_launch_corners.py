@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 
 from trainer_nb import Learner, Paused, TrainerCallback
 from trainer_nb.device.accelerator import Device
-from trainer_nb.state import async_save, resume
+from trainer_nb.state import async_save
 from trainer_nb.state.async_save import SaveFailed
 from trainer_nb.launch.process_group import ProcessGroup
 from trainer_nb.live.run_view import view_status
@@ -876,28 +876,6 @@ def test_a_killed_kernel_leaves_a_whole_log_and_whole_checkpoints(tmp_path):
     same(whole, second)
 
 
-def test_the_best_model_is_read_by_the_first_and_given_to_all(tmp_path, monkeypatch):
-    "The others may be on a machine with another disk."
-    found = resume.find_best_folder
-    def first_only(run, path):
-        if os.environ.get("RANK", "0") != "0": raise ValueError("there is no such folder on this machine")
-        return found(run, path)
-    monkeypatch.setattr(resume, "find_best_folder", first_only)
-    def best_of(learn):
-        with learn.launch(2, start="fork"):
-            learn.train()
-            weights = learn.run_on_all(lambda learn: [t.tolist() for t in learn.model.state_dict().values()])
-        assert weights[0] == weights[1] == [t.tolist() for t in learn.model.state_dict().values()]
-        return weights[0]
-    settings = dict(save_strategy="epoch", load_best_model_at_end=True, metric_for_best_model="accuracy", greater_is_better=False)   # the worst, then: not the last
-    learn = make(output_dir=str(tmp_path), **settings)
-    best = best_of(learn)
-    assert "load_best" in [e["kind"] for e in learn.history.events] and learn.state.best_global_step < 18
-    like = make()
-    with like.launch(2): like.step(learn.state.best_global_step)
-    assert best == [t.tolist() for t in like.model.state_dict().values()]
-
-
 def test_the_best_model_of_an_optimizer_of_two_modes(tmp_path):
     "Each process needs the state that the weights to be used are computed from."
     learn = make(output_dir=str(tmp_path), optim="schedule_free_adamw", lr_scheduler_type="constant", learning_rate=0.3, save_strategy="epoch", load_best_model_at_end=True,
@@ -966,25 +944,6 @@ def test_a_divided_run_begins_anew_although_it_does_not_fit_here(monkeypatch, ho
             learn.train()
     assert [r.loss for r in learn.history] == [r.loss for r in other.history] and acts(learn)[-1] == "close"
     assert all(torch.equal(one, two) for one, two in zip(learn.model.state_dict().values(), other.model.state_dict().values()))
-
-
-def test_a_divided_run_goes_on_where_it_does_not_begin_anew(monkeypatch, tmp_path):
-    "The model cannot be made, or a callback cannot go back; nothing is loaded here."
-    def new_model():
-        if (tmp_path/"gone").exists(): raise OSError("the file of the model is gone")
-        torch.manual_seed(0)
-        return Net()
-    learn = make(max_steps=4, eval_strategy="no", fsdp="full_shard", kind=lambda model, **settings: Learner(model_init=new_model, **settings))
-    with learn.launch(2):
-        learn.train()
-        losses = [r.loss for r in learn.history]
-        (tmp_path/"gone").touch()
-        with monkeypatch.context() as here:
-            here.setattr(Device, "prepare", too_large_here)
-            with pytest.raises(OSError, match="is gone"): learn.train()
-        assert learn.state.global_step == 4 and [r.loss for r in learn.history] == losses
-        learn.set(max_steps=6)
-        assert learn.step(1)[0].step == 5
 
 
 # verbs that evaluate, show or save the weights of the model

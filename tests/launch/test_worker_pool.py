@@ -414,19 +414,6 @@ def test_twenty_launches_leave_nothing():
     gc.collect()
     assert resident() - before < 20e6   # ten times 2 MB, twice, came home
 
-def test_from_threads_and_several_at_once():
-    found = {}
-    def use(name):
-        pool = make(2, itself, name, on_event=lambda *said: None)
-        found[name] = results(pool.call(lambda worker: worker.payload))
-        time.sleep(0.2)
-        found[name] += results(pool.call(who))
-        pool.close()
-    threads = [threading.Thread(target=use, args=(name,)) for name in "abc"]
-    for thread in threads: thread.start()
-    for thread in threads: thread.join(LIMIT)
-    assert found == {name: [name, name, (0, 0, 2, name), (1, 1, 2, name)] for name in "abc"}
-
 def test_the_kernels_environment_and_accelerators_are_as_they_were(capfd):
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState, PartialState
@@ -463,14 +450,6 @@ def test_closing_lets_them_finish_and_killing_does_not():
     assert time.monotonic() - began < 20 and [type(o) for o in outcomes(call)] == [Died, Died]
     pool.close()
     pool.kill()
-
-def test_several_may_close_at_once():
-    pool = make()
-    call = pool.call(hang)
-    threads = [threading.Thread(target=act) for act in (pool.kill, partial(pool.close, 0.1), pool.kill)]
-    for thread in threads: thread.start()
-    for thread in threads: thread.join(LIMIT)
-    assert pool.is_closed and call.wait(1)
 
 def test_a_worker_that_stands_still_holds_up_nobody():
     pool = make()
