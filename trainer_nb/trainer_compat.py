@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from .args.strategy_args import is_deepspeed_enabled
 from .core.errors import find_hints, is_misspelling, missing_attribute_error, of_package, warn
+from .core.tree import of_library
 from .device.weight_storage import is_model_parallel
 from .engine.dataloaders import make_loader
 from .engine.loop import describe_run
@@ -130,8 +131,7 @@ class TrainerCompatMixin:
     ) -> DataLoader:
         return make_loader(self, dataset, description.lower(), batch_size, sampler_fn)
     # a trial has its own learner, whose output_dir is the trial's folder
-    def _get_output_dir(self, trial=None):
-        return self.args.output_dir
+    def _get_output_dir(self, trial=None): return self.args.output_dir
 
     def create_model_card(
         self, language=None, license=None, tags=None, model_name=None, finetuned_from=None, tasks=None,
@@ -212,15 +212,15 @@ DISPENSABLE = {
 def check_overrides(cls: type) -> None:
     "Raise TypeError for a subclass that overrides a method which the loop does not call."
     if any(c.__module__.split(".")[0] == "setfit" for c in cls.__mro__):
-        raise TypeError(
-            "SetFit's trainer replaces the function that calls callbacks, so it cannot be a learner; train its"
-            " model_body with sentence_transformers' SentenceTransformerTrainer."
-        )
+        raise TypeError("SetFit's trainer replaces the function that calls callbacks, so it cannot be a learner; train"
+                        " its model_body with sentence_transformers' SentenceTransformerTrainer.")
     for name, why in find_hints("overrides").items():
         owner = next((c for c in cls.__mro__ if name in vars(c)), None)
         package = None if owner is None else owner.__module__.split(".")[0]
         if package in (None, "trainer_nb") or name in DISPENSABLE.get(package, ()): continue
-        raise TypeError(f"{owner.__name__}.{name} would have no effect: it {why}.")
+        problem = f"{owner.__name__} of {package} cannot be a learner: its {name} {why.partition(';')[0]}."
+        # what to do instead is for those who can change the method
+        raise TypeError(problem if of_library(owner) else f"{owner.__name__}.{name} would have no effect: it {why}.")
 
 # %% ../nbs/trainer_compat.ipynb #c0ffee02
 # methods that the loops of Lightning and fastai call
