@@ -169,10 +169,9 @@ def fit_train_data(learner: TrainerBase, snapshot: Snapshot) -> list[str]:
                     " samples and lacks others; the next epochs are over all"]
         return [f"{differs}: the next epochs are over those"]
     if None not in (then.get("fingerprint"), now["fingerprint"]) and then["fingerprint"] != now["fingerprint"]:
-        return [
-            "the training data has as many samples as before and another fingerprint: the run continues at the same"
-            " position, with the present data"
-        ]
+        goes_on = "continues at the same position, with the present data"
+        if snapshot.step >= learner.state.max_steps > 0: goes_on = "has ended there, so no step is left for the present data"
+        return [f"the checkpoint is of a run with other data, as many samples with another fingerprint: the run {goes_on}"]
     return []
 
 def describe_environment_change(
