@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -367,44 +369,49 @@ def check_run_not_open(run: RunState, folder: Path, snapshot: Snapshot):
             " kernel down, or begin a run of its own here without resuming."
         )
 
-def restore_checkpoint(learner: TrainerBase, folder: Path, snapshot: Snapshot, edits):
-    "Restore the run from a snapshot, or leave it unchanged if an error is raised."
-    run = learner.run_state
-    history = run.history
-    best = run.state.best_model_checkpoint
-    same = history.run_id == snapshot.values["run"] and all(
-        n >= then for n, then in zip(history.place(), snapshot.values["place"])
-    )
+@contextmanager
+def replaced_past(run: RunState) -> Iterator[None]:
+    "Put another past into a run in the block, and drop what belongs to the former one; if an error is raised, it stays."
+    history, best = run.history, run.state.best_model_checkpoint
     try:
         with whole_or_not(run):
-            if not same:
-                run.history = load_history(folder, snapshot, run.args.output_dir)
-            if not same and not len(run.history):
-                snapshot.values["place"] = run.history.place()
-            restore_here(learner, snapshot)
-            run.state.log_history = run.state.log_history or read_log_history(
-                run.history, folder, checkpoint_info(snapshot).get("logs", 0)
-            )
-            if run.loader is not None and checkpoint_info(snapshot).get("data") not in (None, describe_train_data(learner)):
-                # measured again below
-                drop_loader(run)
-            prepare(learner)
-            redistribute_data(learner, snapshot)
-            if edits:
-                change_settings(learner, edits)
+            yield
     except BaseException:
         run.history = history
         raise
-    if not same:
+    if run.history is not history:
         history.close_log()
-    best_path = Path(run.state.best_model_checkpoint or "")
-    if not best_path.is_dir() and (folder.parent / best_path.name).is_dir():
-        # the whole folder of checkpoints has been moved
-        run.state.best_model_checkpoint = str(folder.parent / best_path.name)
     if run.parts.rewind_buffer is not None:
         run.parts.rewind_buffer.clear()
     if run.parts.saver is not None:
         get_saver(run).after_restore(run, best)
+
+def restore_checkpoint(learner: TrainerBase, folder: Path, snapshot: Snapshot, edits):
+    "Restore the run from a snapshot, or leave it unchanged if an error is raised."
+    run = learner.run_state
+    history = run.history
+    same = history.run_id == snapshot.values["run"] and all(
+        n >= then for n, then in zip(history.place(), snapshot.values["place"])
+    )
+    about = checkpoint_info(snapshot)
+    with replaced_past(run):
+        if not same:
+            run.history = load_history(folder, snapshot, run.args.output_dir)
+        if not same and not len(run.history):
+            snapshot.values["place"] = run.history.place()
+        restore_here(learner, snapshot)
+        run.state.log_history = run.state.log_history or read_log_history(run.history, folder, about.get("logs", 0))
+        if run.loader is not None and about.get("data") not in (None, describe_train_data(learner)):
+            # measured again below
+            drop_loader(run)
+        prepare(learner)
+        redistribute_data(learner, snapshot)
+        if edits:
+            change_settings(learner, edits)
+        best_path = Path(run.state.best_model_checkpoint or "")
+        if not best_path.is_dir() and (folder.parent / best_path.name).is_dir():
+            # the whole folder of checkpoints has been moved
+            run.state.best_model_checkpoint = str(folder.parent / best_path.name)
     run.current.paused = False
     edits_of(run).keep(run)
 
