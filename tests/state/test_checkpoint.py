@@ -580,7 +580,7 @@ def test_weights_only(tmp_path):
     model.load_state_dict(load_file(folder / "model.safetensors"))
     assert torch.equal(model.inner.weight, learn.model.inner.weight)
     with pytest.raises(ValueError, match="save_only_model=True"): quiet_learner(tmp_path).load_checkpoint(folder)
-    with pytest.raises(ValueError, match="no checkpoint"): quiet_learner(tmp_path).load_checkpoint()
+    with pytest.raises(ValueError, match="No valid checkpoint"): quiet_learner(tmp_path).load_checkpoint()
 
 
 # --- lineage -------------------------------------------------------------------------------------------------------------

@@ -26,12 +26,13 @@ from ..engine.prepare import create_optimizer_and_schedule, group_settings, make
 from ..engine.prepare import redistribute_data, restore_group_settings
 from ..engine.run_state import CurrentStep, RunState, record_act
 from ..engine.settings import scaled_base
-from ..engine.snapshot import check_data_length, check_snapshot, restore_fields, whole_or_not
+from ..engine.snapshot import check_data_length, check_snapshot, restore_fields
 from ..engine.snapshot_tensors import Snapshot, release_staging
 from ..engine.tasks import restore_here
 from ..engine.user_state import report_lost, restore_evaluated
 from ..optim.schedules import return_to_base
 from .async_save import get_saver
+from .resume import replaced_past
 
 # %% ../../nbs/07_state/11_restore.ipynb #edb8ead1
 def check_stream_position(learner: TrainerBase, snapshot: Snapshot):
@@ -69,24 +70,12 @@ def restore_run(
         # before the first step, set() has made it for another length
         run.discard("lr_scheduler")
         create_optimizer_and_schedule(learner, made)
-    best = run.state.best_model_checkpoint
-    earlier = run.history
-    # of an earlier run, whose rows are in another history
-    if snapshot.values["run"] != run.history.run_id:
-        run.history = History(parent=snapshot.values["run"])
-    try:
-        with whole_or_not(run): restore_here(learner, snapshot)
-    except BaseException:
-        run.history = earlier
-        raise
-    if run.history is not earlier:
-        earlier.close_log()
-    redistribute_data(learner, snapshot)
-    if run.parts.rewind_buffer is not None:
-        # its snapshots may be of another past
-        run.parts.rewind_buffer.clear()
-    if run.parts.saver is not None:
-        get_saver(run).after_restore(run, best)
+    with replaced_past(run):
+        # of an earlier run, whose rows are in another history
+        if snapshot.values["run"] != run.history.run_id:
+            run.history = History(parent=snapshot.values["run"])
+        restore_here(learner, snapshot)
+        redistribute_data(learner, snapshot)
     record_act(run, "restore", name=name)
     report_lost(run, "restore()")
 
