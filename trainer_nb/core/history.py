@@ -623,7 +623,6 @@ class LogReader:
         self._store_events(self.history, all=True)
         return self.history
 
-# %% ../../nbs/01_core/08_history.ipynb #6b4cf634
 def read_history(
     path: str | Path,  # a log, the folder that holds it, or a run's output folder (the newest run there)
 ) -> History:

@@ -405,7 +405,6 @@ def note_verb_call(run: Any, verb: str):
     if place is None: return
     VERB_CALLS.setdefault((*place, run.history.run_id), (verb, run.state.global_step, len(run.history.events)))
 
-# %% ../../nbs/01_core/02_interrupts.ipynb #7d80a28f
 L = TypeVar("L")
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -291,7 +291,6 @@ def _settle_region(tree: Tree, prefix: str, device: str, end: int, pieces: list[
         else:
             write_tensor(view, value)
 
-# %% ../../nbs/01_core/09_nodes.ipynb #bd22ca0e
 def node_value(
     tree: Tree,
     node: TensorNode | ArrayNode,

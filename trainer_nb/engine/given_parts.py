@@ -481,11 +481,5 @@ def replace_callbacks(learner: TrainerBase, handler: Any) -> None:
             f"{type(handler).__name__} is a handler of your own, and the loop calls callbacks itself; learn.add_callback(...)"
             " adds a callback whose events do what the handler does."
         )
-    # raises an error for an invalid callback before the first one is replaced
-    given = CallbackHandler(callbacks).callbacks
-    for act, some, others in (("remove_callback", own.callbacks, given), ("add_callback", given, own.callbacks)):
-        for callback in some:
-            if not any(callback is other for other in others):
-                record_act(learner.run_state, act, callback=type(callback).__name__)
-    own.replace_callbacks(given)
-    own.take_changes()
+    # raises an error for an invalid callback before the first one is replaced; the next verb records the changes
+    own.replace_callbacks(CallbackHandler(callbacks).callbacks)

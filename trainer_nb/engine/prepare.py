@@ -192,7 +192,6 @@ def check_equal_lengths(
             " samples are whose is decided here."
         )
 
-# %% ../../nbs/06_engine/19_prepare.ipynb #d0723256
 def discard_outdated_loader(learner: TrainerBase):
     "Discard the loader if the data, its collator or the seeds of its generators are others since it was made."
     run = learner.run_state

@@ -234,7 +234,6 @@ class BufferBackup:
         if whole:
             torch._foreach_copy_(*map(list, zip(*whole)))
 
-# %% ../../nbs/06_engine/18_rollback.ipynb #3c594cf9
 class AdaptiveBackup(BufferBackup):
     "Detect which slots need a copy, and back up only those."
     def __init__(

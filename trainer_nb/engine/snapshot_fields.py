@@ -472,7 +472,6 @@ def _put_groups(run: RunState, snapshot: Snapshot, saved):
             p.copy_(snapshot.tensors[f"loose/{n}"])
     _restore_optimizer_state(run.optimizer, snapshot, saved, params)
 
-# %% ../../nbs/06_engine/16_snapshot_fields.ipynb #72f976fd
 def _restore_optimizer_state(
     optimizer: torch.optim.Optimizer, snapshot: Snapshot,
     saved,  # as written by _capture_optimizer

@@ -130,7 +130,6 @@ def not_state(owner: object) -> frozenset[str]:
     names = declared(owner, "not_state", ())
     return frozenset([names] if isinstance(names, str) else names) | {"not_state", "state_limit"}
 
-# %% ../../nbs/06_engine/10_state_holders.ipynb #ad34e31a
 def _of_learner(learner: TrainerBase | None) -> Iterator[Holder]:
     if learner is None or of_package(type(learner)): return
     # trainers of other packages also hold models, tokenizers and functions
