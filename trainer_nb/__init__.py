@@ -110,8 +110,8 @@ def patch_transformers():
 
 @checked
 def follow(path: str | Path, also=()):
-    "Show a live view of a run in another process, read from its log; see `trainer_nb.live.follow`."
-    from .live.follow import follow
+    "Show a live view of a run in another process, read from its log; see `trainer_nb.live.runs`."
+    from .live.runs import follow
     return follow(path, also)
 
 

@@ -53,7 +53,7 @@ from .state.restore import restore_run
 from .state.resume import load_best_weights, load_checkpoint
 from .state.rewind import rewind, steps_back
 from .state.rewind_buffer import RewindBuffer, save_newest_snapshot
-from .live.progress import ProgressCallback, make_progress, search_progress
+from .live.progress import Metrics, ProgressCallback, make_progress, search_progress
 from .live.reporting import make_logging_callbacks
 from .trainer_compat import TrainerCompatMixin, check_overrides, warn_uncalled
 
@@ -500,14 +500,14 @@ class EvaluationMixin(TrainerBase):
             for name, dataset in datasets.items():
                 one = name if own and isinstance(name, str) else dataset
                 metrics |= self.evaluate(one, ignore_keys, f"{metric_key_prefix}_{name}", **gen_kwargs)
-            return metrics
+            return Metrics(metrics)
         with guarded(self, "evaluate()", check_can_use_weights), generating(self, "evaluate()", gen_kwargs):
             begin_run(self)
             metrics = known_evaluation(self.run_state, metric_key_prefix)
-            if metrics is not None: return metrics
-            metrics = evaluate_dataset(self, eval_dataset, ignore_keys, metric_key_prefix)
-            log_evaluation(self, metric_key_prefix, metrics, find_dataset_name(self.eval_dataset, eval_dataset))
-            return metrics
+            if metrics is None:
+                metrics = evaluate_dataset(self, eval_dataset, ignore_keys, metric_key_prefix)
+                log_evaluation(self, metric_key_prefix, metrics, find_dataset_name(self.eval_dataset, eval_dataset))
+            return Metrics(metrics)
 
     @checked
     @exclusive

@@ -60,7 +60,7 @@ SETTINGS = [{"name": "lr", "value": 1e-3, "kind": "float", "log": True, "help": 
 def everything(**changes):
     return {"kind": "all", "version": 1, "controls": True, "compact": False, "title": "digits", "status": status(), "runs": [a_run()], "metrics": {"r1": {
         "eval_loss": [[25, 0.25, 25 / 60, 1.1], [50, 0.5, 50 / 60, 1.05]], "accuracy": [[25, 0.25, 25 / 60, 0.7], [50, 0.5, 50 / 60, 0.8]]}},
-        "marks": [{"kind": "set", "word": "learning rate 0.001", "step": 20, "epoch": 0.2, "minutes": 20 / 60, "gone": False, "action": ["Undo", "rewind", {"change": 20}]}], "evaluations": {"columns": ["step", "eval_loss"],
+        "marks": [{"kind": "set", "word": "learning rate 0.001", "step": 20, "epoch": 0.2, "minutes": 20 / 60, "gone": False, "action": ["Undo this change", "rewind", {"change": 20}]}], "evaluations": {"columns": ["step", "eval_loss"],
         "rows": [["25", "1.1"], ["50", "1.05"]], "earlier": 0}, "notices": [], "layers": [], "settings": SETTINGS, "still": "s1", "cell_hint": "A cell trains.", **changes}
 
 
@@ -177,46 +177,19 @@ def test_the_slider_applies_when_it_is_let_go(live):
     assert len(live.orders()) == 1
 
 
-def test_the_learning_rate_in_small_steps_and_back(live):
-    "By a third and threefold; from which step on it applies; and back, change by change, past none that was rejected."
-    tab = live.tab
-    def button(name): return tab.get_by_role("button", name=name)
-    less, more, undo = button("divide the learning rate by 3"), button("multiply the learning rate by 3"), button("undo the last change of the learning rate")
-    def given(value): live.feed({"kind": "news", "settings": [{**SETTINGS[0], "value": value}, *SETTINGS[1:]]})
-    def last(): return live.orders()[-1]
-    def done(value, step, base):
-        given(value)
-        live.feed({"kind": "done", "id": live.sent()[-1]["id"], "text": f"lr = {value} from step {step} on", "step": step, "rate": value, "base": base})
-    assert (less.inner_text(), more.inner_text(), undo.inner_text()) == ("÷3", "×3", "Undo") and undo.is_disabled()
-    less.click()
-    assert last() == ("set", {"lr": 3.33e-4}) and undo.is_disabled()
-    done(3.33e-4, 1051, 2e-3)                            # the schedule's base before the change
-    for width in (1300, 1000, 760, 700, 420):            # nothing is squeezed, or out of sight
-        tab.set_viewport_size({"width": width, "height": 900})
-        boxes = {css: tab.locator(css).first.bounding_box() for css in (".tnb-rate .tnb-setting-name", ".tnb-rate .tnb-slider", ".tnb-rate .tnb-group", ".tnb-rate-note")}
-        assert all(o["height"] < 30 and o["width"] > 60 and o["x"] + o["width"] < width for o in boxes.values()), (width, boxes)
-    assert live.text(".tnb-rate-note") == "lr 3.33e-4 from step 1,051" and undo.is_enabled()
-    more.click()
-    assert last() == ("set", {"lr": 9.99e-4})
-    live.answer("rejected", live.sent()[-1]["id"], "not now")
-    assert live.text(".tnb-rate-note") == "lr 3.33e-4 from step 1,051"
-    live.field("Learning rate").fill("2e-3")
-    live.field("Learning rate").press("Enter")
-    done(2e-3, 1060, 6.7e-4)
-    given(1.9e-3)                                        # a schedule goes on
-    undo.click()
-    assert last() == ("set", {"learning_rate": 6.7e-4}) and undo.is_enabled()   # the schedule, not the rate of that time
-    done(3.1e-4, 1070, 4e-3)
-    assert live.text(".tnb-rate-note") == "lr 3.1e-4 from step 1,070"
-    undo.click()
-    live.answer("rejected", live.sent()[-1]["id"], "not now")
-    assert undo.is_enabled()                             # it can be tried again
-    undo.click()
-    assert last() == ("set", {"learning_rate": 2e-3})
-    done(1e-3, 1080, 6.7e-4)
+def test_the_learning_rate_and_back(live):
+    "Change by change, past none that was rejected: the schedule's base, not the rate of that time."
+    undo = live.tab.get_by_role("button", name="Undo")
+    def change(value, base):
+        live.field("Learning rate").fill(value)
+        live.field("Learning rate").press("Enter")
+        live.feed({"kind": "done" if base else "rejected", "id": live.sent()[-1]["id"], "text": "", "base": base})
+    for value, base in (("2e-3", 1e-3), ("3e-3", None), ("4e-3", 2e-3)): change(value, base)
+    for base, kind in ((2e-3, "rejected"), (2e-3, "done"), (1e-3, "done")):
+        undo.click()
+        assert live.orders()[-1] == ("set", {"learning_rate": base})
+        live.answer(kind, live.sent()[-1]["id"], "")
     assert undo.is_disabled()
-    more.click(), more.click()                           # the second starts from the first
-    assert live.orders()[-2:] == [("set", {"lr": 3e-3}), ("set", {"lr": 9e-3})]
 
 
 def test_what_is_no_number_is_not_sent(live):
@@ -336,7 +309,7 @@ def test_a_kernel_that_is_gone(live, event, words):
     for status_of_kernel in ("busy", "idle"): live.js("o => kernel_is(o)", status_of_kernel)
     assert live.tab.locator(".tnb-link").is_hidden()
     live.js(event)
-    assert live.text(".tnb-link") == words and live.tab.locator(".tnb-link").is_visible() and live.tab.locator(".tnb-grid").is_visible()
+    assert live.text(".tnb-link") == words and live.tab.locator(".tnb-link").is_visible() and live.tab.locator(".tnb-sections").is_visible()
     live.button("Step").click()
     assert live.orders() == [] and "not connected" in live.text(".tnb-notice") and live.button("Step").get_attribute("data-phase") == "rejected"
     live.feed({"kind": "news", "status": status(step=51)})
@@ -648,7 +621,7 @@ def test_the_crosshair_says_the_values(live):
     live.field("settings of the branch").fill("lr=0.1")
     live.button("Branch here").click()
     assert live.orders() == [("branch", {"step": 20, "changes": "lr=0.1"})] and live.tab.locator(".tnb-tooltip").is_hidden()
-    for name, order in [("Rewind here", ("rewind", {"to": 20})), ("Undo", ("rewind", {"change": 20}))]:
+    for name, order in [("Rewind here", ("rewind", {"to": 20})), ("Undo this change", ("rewind", {"change": 20}))]:
         live.tab.locator(".tnb-big .tnb-plot").click(position={"x": mark, "y": 80})
         live.settle()
         live.button(name).click()
@@ -656,6 +629,32 @@ def test_the_crosshair_says_the_values(live):
     live.tab.mouse.move(2, 2)
     live.settle()
     assert live.tab.locator(".tnb-tooltip").is_hidden()
+
+
+def test_metrics_stand_in_sections(live):
+    "By what stands before the slash, in natural order; found, pinned and folded, also after the page is loaded anew."
+    names = [f"{part}/metric_{i}" for part in ("train", "eval") for i in (10, 9, 2, 1, *range(11, 16))]
+    content = everything(metrics={"r1": {name: [[10, 0.1, 1, 0.5], [20, 0.2, 2, 0.6]] for name in [*names, "accuracy"]}})
+    section = lambda i: live.tab.locator(".tnb-section:visible").nth(i)
+    def charts(i): return [o for o in section(i).locator(".tnb-card-title").all_inner_texts() if o]
+    def heads(): return [o.split()[0] for o in live.tab.locator(".tnb-section summary:visible").all_inner_texts()]
+    live.js("""(kept => Object.defineProperty(window, "localStorage", { value: { getItem: o => kept[o] ?? null, setItem: (o, text) => { kept[o] = text } } }))({})""")
+    live.feed(content, [blocks(50)])
+    live.settle()
+    assert heads() == ["eval", "train"] and charts(0)[:2] == ["Loss", "accuracy"] and charts(1)[:3] == [f"eval/metric_{i}" for i in (1, 2, 9)]
+    assert charts(2) == []                                                # more than twelve would be open
+    live.tab.get_by_role("searchbox", name="find a metric").fill("rain metric_1")
+    assert charts(0)[0] == "train/metric_1" and heads() == ["train"]
+    live.tab.get_by_role("searchbox", name="find a metric").fill("")
+    live.tab.get_by_role("button", name="pin eval/metric_9").click()
+    live.tab.locator("summary", has_text="train").click()
+    live.tab.locator("summary", has_text="eval").click()
+    for again in (False, True):
+        if again:
+            live.js("cleanup(); open_view()")
+            live.feed(content, [blocks(50)])
+        live.settle()
+        assert heads() == ["Pinned", "eval", "train"] and charts(1) == ["eval/metric_9"] and charts(2) == [] and "train/metric_2" in charts(3)
 
 
 def test_hiding_a_run_hides_it_in_all_charts(live):
@@ -704,14 +703,14 @@ def test_values_that_are_not_numbers_leave_gaps(live):
 
 def test_compact_is_the_head_and_the_buttons(live):
     live.feed({"kind": "news", "compact": True})
-    assert [live.tab.locator(o).is_visible() for o in (".tnb-header", ".tnb-controls", ".tnb-grid", ".tnb-toolbar", ".tnb-foot", ".tnb-settings-bar")] == [True, True, False, False, False, False]
+    assert [live.tab.locator(o).is_visible() for o in (".tnb-header", ".tnb-controls", ".tnb-sections", ".tnb-toolbar", ".tnb-foot", ".tnb-settings-bar")] == [True, True, False, False, False, False]
     live.button("Step").click()
     assert live.orders() == [("step", {"n": 1})]
 
 
 def test_without_controls_there_are_none(live):
     live.feed(everything(controls=False, status=status(where="cell")), [blocks(50)])
-    assert [live.tab.locator(o).is_visible() for o in (".tnb-header", ".tnb-controls", ".tnb-settings-bar", ".tnb-hint", ".tnb-grid")] == [True, False, False, False, True]
+    assert [live.tab.locator(o).is_visible() for o in (".tnb-header", ".tnb-controls", ".tnb-settings-bar", ".tnb-hint", ".tnb-sections")] == [True, False, False, False, True]
 
 
 @pytest.mark.parametrize("part, shown", [("controls", [".tnb-controls", ".tnb-rate"]), ("charts", [".tnb-toolbar", ".tnb-big"]), ("table", [".tnb-table"])])

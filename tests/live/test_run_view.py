@@ -212,7 +212,7 @@ def test_after_a_rewind():
     assert learn.rewind(8).replayed == 0
     learn.set(lr=0.01)
     said = told(learn).sent
-    assert [(o["kind"], o["step"], o["action"]) for o in said["marks"]] == [("rewind", 12, None), ("set", 12, ["Undo", "rewind", {"change": 12}])]
+    assert [(o["kind"], o["step"], o["action"]) for o in said["marks"]] == [("rewind", 12, None), ("set", 12, ["Undo this change", "rewind", {"change": 12}])]
     assert float(said["status"]["loss"]) == float(f"{then:.3g}") and then != learn.history.frame(all=True).loss.iloc[-1]
     learn.step(3)
     assert [o["step"] for o in told(learn).sent["marks"]] == [12, 12]

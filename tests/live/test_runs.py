@@ -199,7 +199,7 @@ def rows():
 
 
 def a_table(**changes):
-    return {"columns": ["eval_loss", "lr", "note"], "rows": rows(), "group": None, "groups": ["seeds"], "result": "eval_loss", "results": ["eval_loss", "loss"], "drawn": 2, "left_out": "", **changes}
+    return {"columns": ["eval_loss", "lr", "note"], "rows": rows(), "group": None, "groups": ["seeds"], "result": "eval_loss", "results": ["eval_loss", "loss"], "drawn": 2, "metrics": ["eval_loss", "f1"], **changes}
 
 
 @pytest.mark.browser
@@ -224,10 +224,9 @@ def test_the_page_of_many_runs(page):  # noqa: F811
     assert len(shown()) == 3
     page.tab.get_by_label("Group", exact=True).select_option("seeds")
     page.tab.locator(".tnb-runs tbody tr").nth(1).locator(".tnb-star").click()
+    page.tab.on("dialog", lambda dialog: dialog.accept("<b>keep</b>"))
     page.tab.locator(".tnb-runs tbody tr").nth(1).locator("td").nth(5).dblclick()
-    page.tab.keyboard.type("<b>keep</b>")
-    page.tab.keyboard.press("Enter")
-    assert page.orders() == [("group", {"name": "seeds"}), ("label", {"run": "r2", "baseline": True}), ("label", {"run": "r2", "note": "<b>keep</b>"})]
+    assert page.orders() == [("draw", {"names": ["f1"]}), ("group", {"name": "seeds"}), ("label", {"run": "r2", "baseline": True}), ("label", {"run": "r2", "note": "<b>keep</b>"})]
     # several runs stand in the tooltip as their curves do, and the nearest is marked
     box = page.tab.locator(".tnb-big .tnb-plot").bounding_box()
     page.tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
@@ -245,5 +244,7 @@ def test_the_kernel_answers_the_page(tmp_path):
     ask("label", run=history.run_id, note="good")
     assert json.loads(labels_path(history.path).read_text()) == {"note": "good"} and sent[-1]["kind"] == "done"
     assert sent[-2]["table"]["rows"][0]["texts"][-1] == "good"
+    ask("draw", names=["eval_loss"])
+    assert view.view_model.drawn_metrics().count("eval_loss") == 1
     ask("group", name="colour")
     assert sent[-1]["kind"] == "rejected" and "colour" in sent[-1]["text"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import threading
 from array import array
-from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, SupportsFloat
 
@@ -83,26 +82,13 @@ class RowStore:
 
     def __len__(self): return self.count
 
-    def grow(self):
-        "Make room for an eighth more rows; safe to repeat after an interrupt."
-        size = self.count + max(256, self.count // 8)
+    def grow(self, rows: int = 1):
+        "Make room for an eighth more rows, and for as many; safe to repeat after an interrupt."
+        size = self.count + max(256, self.count // 8, rows)
         for name, code in COLUMN_TYPES.items():
             column = getattr(self, name)
             missing = max(0, size - len(column)) * column.itemsize
             setattr(self, name, column + array(code, bytes(missing)))
-
-    def append_numbers(
-        self, step: int, epoch: float, samples: int, seconds: float, deferred: Iterable[float], unknown: int
-    ) -> int:
-        "Append a row and return its index; `deferred` are the values in the order of `DEFERRED`."
-        row = self.count
-        if row >= len(self.abandoned):
-            self.grow()
-        self.step[row], self.epoch[row], self.samples[row], self.seconds[row] = step, epoch, samples, seconds
-        self.loss[row], self.grad_norm[row], self.learning_rate[row] = deferred
-        self.unknown[row], self.abandoned[row] = unknown, 0
-        self.count = row + 1
-        return row
 
     def view(self, name: str) -> np.ndarray:
         "Return one column as an array that shares its memory: for immediate use, not to be kept."
@@ -143,7 +129,12 @@ class RowStore:
             else:
                 numbers[column] = float(value)
         with self.lock:
-            row = self.append_numbers(step, epoch, samples, seconds, numbers, unknown)
+            row = self.count
+            if row >= len(self.abandoned): self.grow()
+            self.step[row], self.epoch[row], self.samples[row], self.seconds[row] = step, epoch, samples, seconds
+            self.loss[row], self.grad_norm[row], self.learning_rate[row] = numbers
+            self.unknown[row], self.abandoned[row] = unknown, 0
+            self.count = row + 1
             for column, value in deferred:
                 self.pending[3 * row + column] = value
             if not self.pending:
@@ -247,12 +238,16 @@ def append_rows(
     skip: int = 0,  # number of leading rows that are known already
 ):
     "Append rows from lists."
-    complete = list(zip(*(lists[o] for o in ("step", "epoch", "samples", "seconds", *DEFERRED)), strict=True))
-    for step, epoch, samples, seconds, *deferred in complete[skip:]:
-        unknown = sum(1 << bit for bit, value in enumerate(deferred) if value is None)
-        numbers = [math.nan if value is None else float(value) for value in deferred]
-        rows.append_numbers(step, float(epoch), samples, float(seconds), numbers, unknown)
-    rows.fetched = len(rows)
+    given = {name: lists[name][skip:] for name in ("step", "epoch", "samples", "seconds", *DEFERRED)}
+    # an array of whole numbers takes no others; one of numpy takes words and None as well
+    columns = {name: np.array(array("q", o) if COLUMN_TYPES[name] == "q" else o, float) for name, o in given.items()}
+    columns["unknown"] = sum(np.array([o is None for o in given[name]]) * (1 << i) for i, name in enumerate(DEFERRED))
+    if len({len(column) for column in columns.values()}) > 1: raise ValueError("The columns have different lengths.")
+    stop = rows.count + len(columns["step"])
+    if stop > len(rows.abandoned): rows.grow(stop - rows.count)
+    for name, column in columns.items():
+        np.frombuffer(getattr(rows, name), COLUMN_TYPES[name])[rows.count:stop] = column
+    rows.count = rows.fetched = stop
 
 # %% ../../nbs/01_core/04_columns.ipynb #3a9ed254
 # maximum number of readings in memory

@@ -252,8 +252,11 @@ class InterruptGuard:
             self.pressed = 0
         else:
             self.abortable = False
-        if self.presses_needed > 1: raise KeyboardInterrupt("aborted at the second interrupt")
-        raise KeyboardInterrupt
+        text = "aborted at the second interrupt" if self.presses_needed > 1 else "the run is where it was"
+        error = KeyboardInterrupt(text)
+        # a notebook shows the sentence alone: the frames are those of this package
+        error._render_traceback_ = lambda: [f"KeyboardInterrupt: {text}"]
+        raise error
 
     def acknowledge(self):
         "Record that the interrupts so far have been answered, so that the work that follows is not interrupted by them."

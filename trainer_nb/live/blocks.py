@@ -242,7 +242,7 @@ def mark_action(event: dict, is_last: bool) -> list | None:
     if kind == "finding" and calls_in(str(data.get("do"))): return [data["do"], "finding", {"line": data["do"]}]
     if kind == "exception" and is_last: return ["Try again", "resume", {}]
     if kind == "checkpoint": return ["Load this checkpoint", "load_checkpoint", {"folder": data.get("folder")}]
-    return ["Undo", "rewind", {"change": step}] if kind in UNDOABLE else None
+    return ["Undo this change", "rewind", {"change": step}] if kind in UNDOABLE else None
 
 def event_marks(history: History) -> list[dict]:
     "Return the changes made by hand and the errors, in order, and where the loss has been lost, each with its button."

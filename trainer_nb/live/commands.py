@@ -20,7 +20,7 @@ from ..display.tables import format_setting, format_value
 from ..engine.overrides import TrainerBase
 from ..engine.session import describe_position
 from .background import BackgroundRun, get_handle, require_learner
-from .blocks import calls_in
+from .blocks import calls_in, is_metric
 from .curves import run_label
 from .run_view import display_status, with_separators
 from .screens import NO_DISPLAY
@@ -44,11 +44,7 @@ def command_stop(learner: TrainerBase, options: dict) -> str:
     return f"stopped {describe_position(learner.run_state)}; Resume goes on"
 
 def command_evaluate(learner: TrainerBase, options: dict) -> str:
-    metrics = {
-        k: v for k, v in learner.evaluate().items()
-        if isinstance(v, (int, float)) and not k.endswith(("_runtime", "_per_second", "epoch"))
-    }
-    texts = [f"{k} {format_value(v)}" for k, v in metrics.items()]
+    texts = [f"{k} {format_value(v)}" for k, v in learner.evaluate().items() if is_metric(k, v)]
     return f"evaluated {describe_position(learner.run_state)}: {', '.join(texts)}"
 
 def command_checkpoint(learner: TrainerBase, options: dict) -> str:

@@ -65,8 +65,8 @@ class ViewRefresher:
         self,
         cost: float,  # seconds of processor time of an update
     ) -> float:
-        "Return the time to wait: the updates take at most a twentieth of the processor time, but come once a second."
-        return min(max(self.EVERY, 19 * cost), self.MAX_PAUSE)
+        "Return the time to wait: the updates take at most a hundredth of the processor time, but come once a second."
+        return min(max(self.EVERY, 99 * cost), self.MAX_PAUSE)
 
     def refresh(self, view: Dashboard):
         try:
@@ -259,9 +259,7 @@ class Dashboard:
         return bundle | {"text/html": ONE_OF_BOTH.format(number=self.number) + bundle["text/html"]}
 
     def execute(self, id: str, verb: str, options: dict):
-        if self.commands is not None:
-            self.commands.execute(id, verb, options)
-            return
+        if self.commands is not None: return self.commands.execute(id, verb, options)
         try:
             answer = {"kind": "done", "text": self.view_model.execute(verb, options)}
         except (ValueError, OSError) as error:

@@ -15,9 +15,7 @@ from ..core.history import History, LogReader
 from ..core.log_file import find_log
 from ..display.tables import format_value
 from .curves import run_label
-from .dashboard import Dashboard, make_view
 from .run_view import DisplayStatus, format_clock, last_status, status_fields
-from .view_model import ViewModel
 
 # %% ../../nbs/10_live/13_follow.ipynb #291113a2
 SILENCE_SECONDS = 30.0   # without a new line, after which a run counts as inactive
@@ -83,13 +81,3 @@ class LogSource:
             status = DisplayStatus("inactive", f"no new lines since {format_clock(self.last_write)}")
         epoch = f"{columns.epoch[last]:.2f}" if len(history) else None
         return status_fields(history, status, step, total, seconds, epoch=epoch, epochs=plan.get("epochs"))
-
-# %% ../../nbs/10_live/13_follow.ipynb #7a5c4e41
-def follow(
-    path: str | Path,  # a log, the folder that contains it, or a run's output_dir (the newest run there)
-    also: Any = (),    # other such paths, one or several, drawn in the same charts
-) -> Dashboard:
-    """Return a live view of a run in another process, from its log; a log that does not exist yet is waited for.
-    Raise ValueError if it is damaged."""
-    others = also if isinstance(also, (list, tuple)) else [also]
-    return make_view(ViewModel([LogSource(path), *map(LogSource, others)]))

@@ -14,17 +14,17 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
 
+import torch
+
 from ..args.training_args import TrainingArguments
 from ..core.callbacks import LOGGER, TrainerCallback, TrainerControl, TrainerState, format_logs
 from ..core.errors import Paused, warn
 from ..core.records import TIMING_SUFFIXES
 from ..core.history import History
+from ..display.tables import html_table
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from .screens import NotebookScreen, ProgressView, Screen, in_kernel, make_screen
-
-# %% ../../nbs/10_live/01_progress.ipynb #c3d8e4f0
-import torch
 
 # %% ../../nbs/10_live/01_progress.ipynb #16edf9ef
 def newest_loss(
@@ -144,6 +144,10 @@ class SpeedMeter:
         self.points.clear()
 
 # %% ../../nbs/10_live/01_progress.ipynb #e843e6b8
+class Metrics(dict):
+    "Hold metrics by name: a dict, which a notebook shows as a table."
+    def _repr_html_(self): return html_table([{"metric": name, "value": value} for name, value in self.items()])
+
 def loader_length(loader: Sized) -> int | None:
     "Return the number of batches of a loader, None if it has no length."
     try:
@@ -272,7 +276,6 @@ class TrainingProgress(ProgressDisplay):
         self.run = None
         self.state = None
 
-
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None):
         if self.run is None: return
         if isinstance(error, Paused) or error is None and self.run.current.paused:
@@ -311,7 +314,6 @@ class CountProgress(ProgressDisplay):
     def tick(self, record=None):
         self.done += 1
         super().tick()
-
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None):
         if error is None and self.total is not None and not self.is_evaluation:
@@ -368,10 +370,8 @@ class ProgressBar:
 
 def assign_bar(callback: TrainerCallback, name: str, bar: Any):
     "Keep a bar of the user under a name; None removes it."
-    if bar is None or isinstance(bar, ProgressBar):
-        vars(callback).pop(name, None)
-    else:
-        vars(callback)[name] = bar
+    vars(callback).pop(name, None)
+    if bar is not None and not isinstance(bar, ProgressBar): vars(callback)[name] = bar
 
 # %% ../../nbs/10_live/01_progress.ipynb #9c9cf66a
 class ProgressCallback(TrainerCallback):

@@ -155,11 +155,12 @@ def differing_names(runs: Sequence[RunSummary]) -> list[str]:
 
 # %% ../../nbs/10_live/17_run_index.ipynb #59241bd9
 def find_logs(
-    path: str | Path,  # a log, or a folder: of logs, of a run, or of the folders of runs, at any depth
+    path: str | Path,  # a log, or a folder: of logs, of a run, or of the folders of runs, at any depth; or a pattern
 ) -> list[Path]:
     "Return the logs in a folder, its branches and other inner folders; none if it does not exist yet."
     path = Path(path).expanduser().absolute()
     if path.is_file(): return [path]
+    if "*" in path.name: return sorted({log for one in path.parent.glob(path.name) for log in find_logs(one)})
     logs: list[Path] = []
     seen: set[str] = set()   # links are followed, each folder once
     for folder, inner, _ in os.walk(path, followlinks=True):

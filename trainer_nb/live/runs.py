@@ -15,6 +15,7 @@ import numpy as np
 
 from ..core.errors import suggest_names
 from ..core.history import History
+from ..core.log_file import find_log
 from ..display.charts import Chart
 from ..display.panels import LineSeries, Marker, Panel, suits_log_axis
 from ..display.svg import run_colors, series_color
@@ -22,12 +23,13 @@ from ..display.tables import Table, escape_html, format_duration, format_setting
 from .background import display_status
 from .curves import as_history, learner_name, run_label
 from .dashboard import Dashboard, make_view
+from .follow import LogSource
 from .run_index import RowCurve, RunIndex, RunRow, RunSummary, default_result, default_settings, differing_names
 from .run_index import find_logs, group_rows, is_lower_better, metric_names, read_labels, summarize, write_labels
 from .view_model import ViewModel, fetch_quietly
 
 # %% ../../nbs/10_live/18_runs.ipynb #65da3030
-MAX_RUN_METRICS = 12   # that are drawn
+MAX_RUN_METRICS = 12   # that are sent at first; a page asks for others when it opens their section
 MAX_DRAWN_RUNS = 20    # as many as there are colours; the others are shown when their eyes are opened
 SCAN_SECONDS = 2.0
 
@@ -48,6 +50,7 @@ class RunsModel(ViewModel):
         self.result: str | None = None   # metric by which the runs are compared; None: the usual one
         self.group: str | None = None    # seeds, tags, or a setting
         self.metrics = list(metrics)
+        self.opened: list[str] = []      # metrics whose charts the page has opened
         self.runs: list[RunSummary] = []
         self.rows: list[RunRow] = []
         # what was read when, and how long that took
@@ -109,7 +112,8 @@ class RunsModel(ViewModel):
         runs = self.read()
         self.scanned_at = time.monotonic()
         self.scan_cost = self.scanned_at - now
-        seen = [(id(run), run.state().state, json.dumps(run.labels)) for run in runs], self.group, self.result
+        chosen = self.group, self.result, len(self.opened)
+        seen = [(id(run), run.state().state, json.dumps(run.labels)) for run in runs], chosen
         if seen == self.seen: return False
         # a run that goes on has a new summary
         self.seen, self.runs = seen, runs
@@ -145,9 +149,9 @@ class RunsModel(ViewModel):
         return before != [row.id for row in self.rows]
 
     def drawn_metrics(self) -> list[str]:
-        if self.metrics: return self.metrics
         names = [name for name in metric_names(self.runs) if name != "loss"]
-        return sorted(names, key=lambda name: name != self.chosen[0])[:MAX_RUN_METRICS]
+        first = self.metrics or sorted(names, key=lambda name: name != self.chosen[0])[:MAX_RUN_METRICS]
+        return list(dict.fromkeys([*first, *self.opened]))
 
     # -- messages
     def status(self) -> dict[str, Any]:
@@ -197,7 +201,6 @@ class RunsModel(ViewModel):
     def table_message(self) -> dict[str, Any]:
         rows = [(row, curve, self.row_cells(row)) for row, curve in zip(self.rows, self.curves)]
         columns = list(rows[0][2]) if rows else []
-        more = 0 if self.metrics else len({*metric_names(self.runs), "loss"}) - 1 - len(self.drawn_metrics())
         return {
             "columns": columns,
             "rows": [
@@ -213,7 +216,7 @@ class RunsModel(ViewModel):
             ],
             "group": self.group, "groups": self.choices("group"),
             "result": self.chosen[0], "results": self.choices("result"), "drawn": MAX_DRAWN_RUNS,
-            "left_out": f"{more} more metrics: runs(..., metrics=[names])" if more else "",
+            "metrics": self.metrics or [name for name in metric_names(self.runs) if name != "loss"],
         }
 
     def still_rows(self, most: int) -> list[dict]:
@@ -267,6 +270,10 @@ class RunsModel(ViewModel):
         if verb in ("result", "group"):
             self.choose(verb, options.get("name"))
             return f"{verb.capitalize()}: {getattr(self, verb) or 'none'}"
+        if verb == "draw":
+            self.opened += map(str, options.get("names") or [])
+            self.scanned_at = -1e9
+            return ""
         self.relabel(str(options.get("run")), {k: v for k, v in options.items() if k in ("note", "tags", "baseline")})
         return "Kept beside the log"
 
@@ -398,3 +405,17 @@ def runs(
     for name in metrics if known else ():
         if name not in known: raise ValueError(f"No run has a metric {name!r}.{suggest_names(name, known)}")
     return Runs(model)
+
+# %% ../../nbs/10_live/18_runs.ipynb #f65d5dd7
+def follow(
+    path: str | Path,  # a log, its folder, or a run's output_dir (the newest run there); of many: a folder, "out/*"
+    also: Any = (),    # other such paths, one or several, drawn in the same charts
+) -> Dashboard:
+    """Return a live view of a run in another process, from its log; a log that does not exist yet is waited for. A
+    pattern, or the folder of the folders of several runs, is shown as `runs` does. Raise ValueError for a damaged log."""
+    paths = [path, *(also if isinstance(also, (list, tuple)) else [also])]
+    try:
+        for one in paths: find_log(one)
+    except FileNotFoundError:
+        if any(map(find_logs, paths)): return runs(*paths).view
+    return make_view(ViewModel(list(map(LogSource, paths))))

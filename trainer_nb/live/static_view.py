@@ -89,13 +89,8 @@ def still_text(view_model: ViewModel, drawn_at: float | None = None) -> str:
     return "\n".join(lines)
 
 def still_bundle(
-    view_model: ViewModel,
-    number: str,          # of the view
-    curves: bool = True,  # include the picture
-    drawn_at: float | None = None,  # seconds since 1970; None leaves the time out
+    view_model: ViewModel, number: str, curves: bool = True, drawn_at: float | None = None
 ) -> dict[str, str]:
-    "Return the static view in every form, by MIME type."
-    return {
-        "text/html": still_html(view_model, number, curves, drawn_at),
-        "text/plain": still_text(view_model, drawn_at),
-    }
+    "Return the static view in every form, by MIME type; the parameters are those of still_html."
+    html = still_html(view_model, number, curves, drawn_at)
+    return {"text/html": html, "text/plain": still_text(view_model, drawn_at)}

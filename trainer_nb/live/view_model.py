@@ -10,7 +10,7 @@ import copy
 import time
 import weakref
 from collections.abc import Hashable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -28,17 +28,6 @@ CELL_HINT = (
     " learn.start() has started reacts at once."
 )
 
-class RunSource(Protocol):
-    "Provide a run to draw."
-    @property
-    def history(self) -> History: ...
-    @property
-    def label(self) -> str: ...
-    def refresh(self): "Update the history."
-    # of the run that a view shows
-    def status(self) -> dict[str, Any]: ...
-    def settings(self) -> list[dict]: ...
-
 # %% ../../nbs/10_live/09_view_model.ipynb #a49252aa
 def short_name(name: str) -> str: return format_value(name, MAX_NAME_CHARS)
 
@@ -49,9 +38,9 @@ class ViewModel:
     "Assemble the messages about some runs for a front end."
     def __init__(
         self,
-        sources: list,  # the first is a RunSource; of the others only history and label are read
+        sources: list,  # with history, label and refresh(); the first, which is the run of the view, with status() and settings()
     ):
-        self.main: RunSource = sources[0]
+        self.main = sources[0]
         self.sources = sources
         self.curves: list[RunCurve] = []
         # the parts that were sent last, by name
@@ -59,6 +48,7 @@ class ViewModel:
         self.keys: dict[str, Hashable] = {}
         # what the page shows while a cell trains
         self.cell_hint = ""
+        self.metrics_due = 0.0
         # names of the metrics whose axis is logarithmic
         self.log_metrics: list[str] = []
         # the pictures of layers that were sent last
@@ -161,7 +151,10 @@ class ViewModel:
         histories = [curve.history for curve in self.curves]
         # a loss that is not finite has a mark
         key = (status.get("tone") == "bad", *((id(h), len(h.events), len(h.abandons)) for h in histories))
-        if self.has_changed("events", key):
+        # metrics that come with each step take at most a hundredth of the time
+        is_due = status["state"] != "training" or time.monotonic() > self.metrics_due or "metrics" not in self.sent
+        if is_due and self.has_changed("events", key):
+            start = time.thread_time()
             for curve in self.curves:
                 curve.update_metrics()
             names = dict.fromkeys(name for curve in self.curves for name in curve.points)
@@ -172,6 +165,7 @@ class ViewModel:
             }
             yield "marks", event_marks(main.history)
             yield "evaluations", evaluation_table(main.history)
+            if (cost := time.thread_time() - start) > 0.0025: self.metrics_due = time.monotonic() + 99 * cost
         yield "log", [*(name for name in QUANTITIES if suits_log(name, self.curves)), *self.log_metrics]
 
     def has_changed(self, name: str, key: Hashable) -> bool:

@@ -89,7 +89,7 @@ class Extent {
     return { ...this.padded(), above, below };
   }
   padded() {
-    const { low, high, log } = this, span = high - low;
+    const { low, high, log } = this, span = high - low > 1e-6 * Math.abs(high) ? high - low : 0;   // not the noise of float32
     if (log) { const pad = span ? (high / low) ** 0.05 : 2; return { low: low / pad, high: high * pad }; }
     const pad = span ? span * 0.06 : Math.abs(low) * 0.1 || 1;
     return { low: low >= 0 && low < span * 0.3 ? 0 : low - pad, high: high + pad };

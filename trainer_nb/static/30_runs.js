@@ -87,13 +87,12 @@ class Run {
 
   // The abandoned steps, as segments of [x, y]; each begins on the curve, at the last step before it.
   abandonedSegments(axis, column, weight, log) {
-    const { y, sums, counts } = this.curve(column, weight, log), segments = [], value = i => this.left[i * WIDE + column], step = i => this.left[i * WIDE];
+    const { y } = this.curve(column, weight, log), segments = [], value = i => this.left[i * WIDE + column], step = i => this.left[i * WIDE];
     const count = Math.floor(this.left.length / WIDE);
     for (let first = 0, end; first < count; first = end + 1) {
       for (end = first; end < count && !Number.isNaN(step(end)); end++);
       const at = end > first ? this.find(0, step(first)) - 1 : -1, known = at >= 0 && Number.isFinite(y[at]), segment = known ? [[this.get(at, axis), y[at]]] : [];
-      const before = known ? { step: this.get(at, 0), sum: sums[at], count: counts[at] } : null;
-      const mean = centeredMean(end - first, i => step(first + i), i => value(first + i), weight, log, before);
+      const mean = centeredMean(end - first, i => step(first + i), i => value(first + i), weight, log);
       for (let i = first; i < end; i++) if (Number.isFinite(value(i))) segment.push([this.left[i * WIDE + axis], mean.y[i - first]]);
       if (end > first) segments.push(segment);
     }
@@ -104,12 +103,12 @@ class Run {
 // The mean around each of `rows` values, in which a value counts `weight` to the power of its distance in steps: as many steps after a
 // place count as before it, so the curve does not lag behind a change. One pass forward sums what is before, one backward what is after.
 // Near the first value (`at`), what is further away than that value is taken off again, so the curve begins there.
-// A value that is not finite does not count and has no mean. before: {step, sum, count} of values that precede the first one.
+// A value that is not finite does not count and has no mean.
 // On a logarithmic axis it is the mean of the logarithms: a value that exceeds the others by orders of magnitude would be all that it shows.
-function centeredMean(rows, step, read, weight, log, before = null) {
+function centeredMean(rows, step, read, weight, log) {
   const value = log ? i => Math.log(read(i)) : read;
   const y = new Float64Array(rows), sums = new Float64Array(rows), counts = new Float64Array(rows);
-  let known = 0, sum = before ? before.sum : 0, count = before ? before.count : 0, last = before ? before.step : NaN, distance = NaN, keep = 0;
+  let known = 0, sum = 0, count = 0, last = NaN, distance = NaN, keep = 0;
   const kept = steps => {   // successive distances are equal nearly always
     if (steps !== distance) keep = weight ** (distance = steps);
     return keep;
@@ -132,7 +131,7 @@ function centeredMean(rows, step, read, weight, log, before = null) {
     after[i] = sum;
     countsAfter[i] = count;
   }
-  let at = before ? rows : 0, end = 0;
+  let at = 0, end = 0;
   while (at < rows && !Number.isFinite(value(at))) at++;
   for (let i = 0; i < rows; i++) {
     const one = value(i), here = step(i);
@@ -144,5 +143,5 @@ function centeredMean(rows, step, read, weight, log, before = null) {
     }
     y[i] = log ? Math.exp(total / share) : total / share;
   }
-  return { y, sums, counts, count: known };
+  return { y, count: known };
 }

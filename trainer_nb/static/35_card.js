@@ -2,7 +2,7 @@
 
 class Card {
   constructor(view, title, cls = "") {
-    Object.assign(this, { view, title, dirty: true, visible: false, size: [0, 0], draws: 0, points: 0, pointed: 0, from: null });
+    Object.assign(this, { view, title, section: "", dirty: true, visible: false, size: [0, 0], draws: 0, points: 0, pointed: 0, from: null });
     this.box = make("div", "tnb-card " + cls, null, { role: "group", "aria-label": title });
     this.head = make("div", "tnb-card-head");
     this.head.append(make("h4", "tnb-card-title", title));
@@ -135,7 +135,7 @@ class Card {
     pen.moveTo(place, top);
     pen.lineTo(place, top + height);
     pen.stroke();
-    for (const dot of this.dots(hovered.x)) {
+    for (const dot of this.valuesAt(hovered.x)) {
       if (!(dot.y >= top - 1 && dot.y <= top + height + 1)) continue;
       pen.beginPath();
       pen.arc(dot.x, dot.y, 3.5, 0, 7);
@@ -146,9 +146,6 @@ class Card {
       pen.stroke();
     }
   }
-
-  // Dots on the crosshair: of the values there that have a place.
-  dots(x) { return this.valuesAt(x).filter(o => o.y !== undefined); }
 
   stop() {
     this.resize.disconnect();

@@ -6,6 +6,13 @@ class Chart extends Card {
     Object.assign(this, { key, quantity, belongs, chosen: null });   // belongs: of an evaluation's name, whether it is drawn here
     this.toggle = make("button", "tnb-toggle", "log", { type: "button", "aria-pressed": "false", "aria-label": `${title}: logarithmic axis` });
     this.toggle.addEventListener("click", () => this.setLog(!this.log));
+    if (!quantity) {
+      this.metric = title;
+      this.star = make("button", "tnb-star", null, { type: "button", title: "pin this chart above the others", "aria-label": `pin ${title}` });
+      this.star.append(icon("star"));
+      this.star.addEventListener("click", () => view.sections.pin(this));
+      this.head.append(this.star);
+    }
     if (key === "loss") this.head.append(make("span", "tnb-card-hint", "click a step to act, drag to zoom"));
     this.head.append(this.toggle);
   }
@@ -142,14 +149,10 @@ class Chart extends Card {
     pen.font = FONT;
     pen.textAlign = "right";
     pen.textBaseline = "middle";
-    const say = (text, at) => {
-      pen.fillStyle = this.view.theme.surface;
-      pen.globalAlpha = 0.8;
-      pen.fillRect(left + width - pen.measureText(text).width - 5, at - 8, pen.measureText(text).width + 8, 16);
-      pen.globalAlpha = 1;
-      pen.fillStyle = this.view.theme.muted;
-      pen.fillText(text, left + width - 1, at);
-    };
+    pen.lineWidth = 4;
+    pen.strokeStyle = this.view.theme.surface;
+    pen.fillStyle = this.view.theme.muted;
+    const say = (text, at) => { pen.strokeText(text, left + width - 1, at); pen.fillText(text, left + width - 1, at); };
     if (y.above !== null) say("↑ up to " + number(y.above, 3), top + 9);
     if (y.below !== null) say("↓ down to " + number(y.below, 3), top + height - 10);
   }
@@ -310,11 +313,7 @@ class Chart extends Card {
   }
 }
 
-function closest(points, x) {
-  let found = null;
-  for (const point of points) if (!found || Math.abs(point[0] - x) < Math.abs(found[0] - x)) found = point;
-  return found;
-}
+const closest = (points, x) => points.reduce((best, o) => best && Math.abs(best[0] - x) <= Math.abs(o[0] - x) ? best : o, null);
 
 // Several evaluations in one chart differ in their marks as well: circle, square, diamond, triangle.
 function outline(pen, shape, x, y, r) {

@@ -3,7 +3,7 @@
 class Heat extends Card {
   constructor(view, key, title) {
     super(view, title, "tnb-wide");
-    this.key = key;
+    Object.assign(this, { key, section: "Layers" });
     this.values = new Float32Array(0);
     this.given = { rows: [], labels: [], columns: 0, x: [] };
     this.scaleBox = make("span", "tnb-scale");

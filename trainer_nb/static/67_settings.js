@@ -114,12 +114,11 @@ class Choice extends Setting {
   }
 }
 
-// The learning rate: a slider over powers of ten beside the field, applied when it is let go; buttons for small changes, which a slider
-// over seven powers of ten cannot make; and the way back from the last change made here.
+// The learning rate: a slider over powers of ten beside the field, applied when it is let go, and the way back from the last change made here.
 class Rate extends Setting {
   constructor(view, given) {
     super(view, given, "tnb-rate");
-    Object.assign(this, { sent: [], before: [] });   // changes that are not answered yet; the schedule's base rates before those that were made
+    this.before = [];   // the schedule's base rates before the changes that were made
     setText(this.label, this.name = this.title = "Learning rate");
     this.slider = make("input", "tnb-slider", null, { type: "range", step: "0.02", "aria-label": "learning rate, on a scale of powers of ten" });
     this.slider.addEventListener("pointerdown", () => { this.held = true; });
@@ -128,46 +127,18 @@ class Rate extends Setting {
     this.slider.addEventListener("change", () => this.let());
     this.slider.addEventListener("blur", () => { if (this.due) this.release(); });
     this.label.after(this.slider);
-    const button = (text, label, press) => {
-      const node = make("button", "tnb-button tnb-small", text, { type: "button", "aria-label": label, title: label });
-      node.addEventListener("click", press);
-      return node;
-    };
-    this.less = button("÷3", "divide the learning rate by 3", () => this.scale(1 / 3));
-    this.more = button("×3", "multiply the learning rate by 3", () => this.scale(3));
-    this.back = button("Undo", "undo the last change of the learning rate", () => this.undo());
-    this.tools = make("span", "tnb-group");
-    this.tools.append(this.less, this.more, this.back);
-    this.input.after(this.tools);
-    this.note = make("span", "tnb-rate-note");
-    this.box.append(this.note);
+    // the base rate is set again, and the schedule goes on from it as if the rate had not been changed
+    this.back = new Button("Undo", "rewind", () => view.commands.send("set", { learning_rate: this.undone = this.before.pop() }, this.back), "tnb-small");
+    this.back.answered = phase => { if (phase === "rejected") this.before.push(this.undone); this.offer(); };
+    this.input.after(this.back.node);
     this.put(given.value);
     this.offer();
   }
 
-  scale(factor) {
-    const last = this.sent[this.sent.length - 1], value = this.touched ? this.read() : last && !last.undoes ? last.value : this.given.value;
-    if (value > 0) this.apply(Number((value * factor).toPrecision(3)));
-    else this.apply(this.touched ? undefined : null);
-  }
-
-  // The base rate is set again, and the schedule goes on from it as if the rate had not been changed.
-  undo() { if (this.before.length) this.apply(this.before.pop(), true); }
-
-  offer() { this.back.disabled = !this.before.length; }
-
-  apply(value = this.read(), undoes = false) {
-    if (value === null) return;
-    if (value !== undefined) this.sent.push({ value, undoes });
-    this.offer();
-    super.apply(value, undoes ? "learning_rate" : this.given.name);
-  }
+  offer() { this.back.node.disabled = !this.before.length; }
 
   answered(phase, content) {
-    const { value, undoes } = this.sent.shift();
-    if (phase === "rejected" && undoes) this.before.push(value);
-    if (phase === "done" && !undoes && content.base > 0) this.before.push(content.base);
-    if (phase === "done") setText(this.note, `lr ${number(content.rate || value)} from step ${whole(content.step)}`);
+    if (phase === "done" && content.base > 0) this.before.push(content.base);
     this.offer();
     super.answered(phase);
   }
@@ -204,7 +175,7 @@ class Rate extends Setting {
     setAttribute(this.slider, "aria-valuetext", this.input.value);
   }
 
-  stop() { super.stop(); clearTimeout(this.due); }
+  stop() { super.stop(); this.back.stop(); clearTimeout(this.due); }
 }
 
 class Settings {

@@ -1,4 +1,4 @@
-// What all charts share: the axis, the smoothing, the legend, the way back from a zoom.
+// What all charts share: the axis, the smoothing, the legend, the way back from a zoom; and the sections in which they stand.
 
 class Toolbar {
   constructor(view) {
@@ -15,7 +15,7 @@ class Toolbar {
     this.reset.addEventListener("click", () => this.view.zoomTo(null));
     this.legend = make("div", "tnb-legend", null, { role: "group", "aria-label": "legend: show or hide" });
     this.entries = new Map();
-    this.box.append(this.axes, this.reset, smooth, this.legend);
+    this.box.append(this.axes, this.reset, smooth, view.sections.search, this.legend);
     this.zoomed(false);
   }
 
@@ -65,5 +65,66 @@ class Toolbar {
     node.append(swatch, text);
     node.addEventListener("click", () => this.view.toggle(key));
     return { node, swatch, text };
+  }
+}
+
+// The charts of the run, those that are pinned, and the metrics by what stands before "/" in their names. The page keeps what was pinned and
+// folded, for all runs, since their metrics have the same names.
+const KEPT = "trainer_nb.charts", OPEN = 12;   // charts of metrics that are open at first
+
+class Sections {
+  constructor(view) {
+    Object.assign(this, { view, held: new Map(), words: [], kept: { pinned: [], folded: {} }, asked: new Set() });
+    this.box = make("div", "tnb-sections");
+    this.search = make("input", "tnb-field tnb-search", null, { type: "search", placeholder: "Find a metric", "aria-label": "find a metric" });
+    this.search.addEventListener("input", () => { this.words = this.search.value.toLowerCase().split(/\s+/).filter(Boolean); this.arrange(); });
+    try { Object.assign(this.kept, JSON.parse(localStorage.getItem(KEPT))); } catch {}   // a page without storage forgets
+  }
+
+  keep() {
+    try { localStorage.setItem(KEPT, JSON.stringify(this.kept)); } catch {}
+    this.arrange();
+  }
+
+  pin({ metric }) {
+    const { pinned } = this.kept;
+    this.kept.pinned = pinned.includes(metric) ? pinned.filter(o => o !== metric) : [...pinned, metric];
+    this.keep();
+  }
+
+  place({ metric, section }) { return metric === undefined ? section : this.kept.pinned.includes(metric) ? "Pinned" : /^([^/]*)\/|/.exec(metric)[1] || ""; }
+
+  arrange() {
+    const places = new Map([["", []], ["Pinned", []]]), { words } = this, wanted = [];
+    for (const card of this.view.cards()) places.set(this.place(card), [...places.get(this.place(card)) || [], card]);
+    let open = 0;
+    for (const [name, cards] of places) {
+      if (!this.held.has(name)) this.held.set(name, this.build(name));
+      const { box, count, grid } = this.held.get(name), found = cards.filter(card => words.every(o => card.title.toLowerCase().includes(o)));
+      const metrics = cards.filter(o => o.metric !== undefined).length, folded = name && !words.length && (this.kept.folded[name] ?? (name !== "Pinned" && metrics && open + metrics > OPEN));
+      if (!folded) { open += metrics; wanted.push(...found); }
+      cards.forEach((card, i) => {
+        show(card.box, found.includes(card));
+        if (card.star) setAttribute(card.star, "aria-pressed", String(name === "Pinned"));
+        if (grid.children[i] !== card.box) grid.insertBefore(card.box, grid.children[i] || null);
+      });
+      if (box.open === Boolean(folded)) box.open = !folded;
+      setText(count, ` ${cards.length}`);
+      show(box, found.length);
+      const next = this.box.children[[...places.keys()].indexOf(name)];
+      if (next !== box) this.box.insertBefore(box, next || null);
+    }
+    for (const [name, { box }] of this.held) if (!places.has(name)) { box.remove(); this.held.delete(name); }
+    show(this.search, this.view.charts.size > OPEN);
+    this.view.want(wanted.map(o => o.metric).filter(o => o !== undefined));
+  }
+
+  build(name) {
+    const box = make("details", "tnb-section"), head = make("summary", "", name), count = make("span", "tnb-of"), grid = make("div", "tnb-grid");
+    head.append(count);
+    head.addEventListener("click", event => { event.preventDefault(); this.kept.folded[name] = box.open; this.keep(); });
+    show(head, name);
+    box.append(head, grid);
+    return { box, count, grid };
   }
 }

@@ -11,7 +11,6 @@ class RunsTable {
     this.search.addEventListener("input", () => { this.filter = this.search.value; this.refresh(); });
     this.group = this.select("Group", value => this.ask("group", { name: value || null }));
     this.result = this.select("Result", value => this.ask("result", { name: value }));
-    this.note = make("span", "tnb-card-note");
     bar.append(this.search, this.group.label, this.result.label);
     this.scroll = make("div", "tnb-scroll", null, { tabindex: "0", role: "region", "aria-label": "table of runs" });
     const table = make("table", "tnb-table"), thead = make("thead");
@@ -20,7 +19,7 @@ class RunsTable {
     thead.append(this.head);
     table.append(thead, this.body);
     this.scroll.append(table);
-    this.box.append(bar, this.scroll, this.note);
+    this.box.append(bar, this.scroll);
     this.body.addEventListener("pointerleave", () => this.view.highlight(null));
   }
 
@@ -46,7 +45,6 @@ class RunsTable {
     this.rows = table.rows;
     this.options(this.group, [["", "none"], ...table.groups.map(o => [o, o])], table.group || "");
     this.options(this.result, table.results.map(o => [o, o]), table.result);
-    setText(this.note, table.left_out);
     // the best ones are shown at first; eyes that the user has closed or opened stay as they are
     table.rows.forEach((row, i) => {
       if (!this.known.has(row.run) && i >= table.drawn) this.view.hidden.add("run:" + row.run);
@@ -154,7 +152,6 @@ class RunsTable {
     texts.forEach((text, i) => {
       if (!node.cells[i]) node.row.append(node.cells[i] = make("td"));
       const cell = node.cells[i], title = this.table.columns[i - 1];
-      if (cell.querySelector("input")) return;   // it is being edited
       setText(cell, text);
       setAttribute(cell, "title", text.length > 24 ? text : null);
       setAttribute(cell, "data-tone", i ? null : STATE_TONES[text]);
@@ -165,20 +162,8 @@ class RunsTable {
   }
 
   edit(cell, row, title) {
-    const input = make("input", "tnb-field", null, { "aria-label": `${title} of ${row.name}` });
-    input.value = cell.textContent;
-    cell.replaceChildren(input);
-    input.focus();
-    let left = false;
-    const leave = keep => {
-      if (left) return;   // to take it away takes the focus from it
-      left = true;
-      const text = input.value.trim();
-      cell.replaceChildren(text);
-      if (keep) this.ask("label", { run: row.run, [title]: title === "tags" ? text.split(",").map(o => o.trim()).filter(Boolean) : text });
-    };
-    input.addEventListener("keydown", event => { if (event.key === "Enter") leave(true); else if (event.key === "Escape") leave(false); });
-    input.addEventListener("blur", () => leave(true));
+    const text = prompt(`${title} of ${row.name}`, cell.textContent);
+    if (text !== null) this.ask("label", { run: row.run, [title]: title === "tags" ? text.split(",").map(o => o.trim()).filter(Boolean) : text.trim() });
   }
 
   colors() {

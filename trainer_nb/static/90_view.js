@@ -50,14 +50,14 @@ class View {
     this.hintText = make("span");
     this.hint.append(icon("info"), this.hintText);
     this.notices = new Notices(this);
+    this.sections = new Sections(this);
     this.toolbar = new Toolbar(this);
-    this.grid = make("div", "tnb-grid");
     this.evaluations = new Evaluations();
     this.foot = make("div", "tnb-foot");
     this.foot.append(this.evaluations.box, this.notices.box);
     this.control = make("div", "tnb-control");
     this.control.append(this.controls.box, this.settings.bar, this.settings.panel);
-    this.body.append(this.header.box, this.control, this.hint, this.notices.line, this.toolbar.box, this.grid, this.foot);
+    this.body.append(this.header.box, this.control, this.hint, this.notices.line, this.toolbar.box, this.sections.box, this.foot);
     this.root.append(this.waiting, this.body);
     show(this.hint, false);
     this.tooltip = new Tooltip(this);
@@ -94,8 +94,8 @@ class View {
     if (has("evaluations")) this.evaluations.update(content.evaluations);
     if (has("notices")) this.notices.update(content.notices);
     if (has("settings")) this.settings.update(content.settings);
-    if (["runs", "changed_runs", "metrics", "marks"].some(has)) this.redrawn();
     if (has("table")) this.setTable(content.table);
+    if (["runs", "changed_runs", "metrics", "marks", "table"].some(has)) this.redrawn();
     return whole;
   }
 
@@ -136,14 +136,13 @@ class View {
     if (!this.table) {
       this.table = new RunsTable(this);
       const side = make("div", "tnb-side");
-      side.append(this.toolbar.box, this.grid);
+      side.append(this.toolbar.box, this.sections.box);
       const pair = make("div", "tnb-pair");
       pair.append(this.table.box, side);
       this.body.insertBefore(pair, this.foot);
       this.root.setAttribute("data-runs", "");
     }
     this.table.update(table);
-    this.legend();
   }
 
   colorOf(id) { const run = this.runs.get(id); return run ? this.theme.hue(run.place ? run.place + 1 : 0) : this.theme.muted; }
@@ -178,7 +177,7 @@ class View {
       if (!this.heats.has(layer.title)) this.heats.set(layer.title, new Heat(this, layer.title, String(layer.title)));
       this.heats.get(layer.title).take(layer, buffers);
     }
-    this.arrange();
+    this.sections.arrange();
   }
 
   // ---- what the parts ask
@@ -189,11 +188,8 @@ class View {
   brokenLoss() { const { loss } = this.status; return typeof loss === "string" && /^(nan|-?inf)/i.test(loss); }
   main() { return this.runs.get(this.mainId) || this.all()[0] || new Run("", 0); }
 
-  // A place of a mark on the axis in force: its own, or by its step.
-  placeOf(mark) {
-    const { key, column } = AXES[this.axis], own = mark[key];
-    return typeof own === "number" ? own : this.main().convert(mark.step, 0, column);
-  }
+  // The place of a mark on the axis in force.
+  placeOf(mark) { return mark[AXES[this.axis].key]; }
 
   // From where to where the axis goes: the zoom, or all that is shown.
   range() {
@@ -211,7 +207,7 @@ class View {
 
   // ---- the charts: made when there is something for them, in one order
   redrawn() {
-    const names = new Set(this.all().flatMap(run => Object.keys(this.metrics[run.id] || {}))), any = this.all().some(o => o.rows), wanted = new Map();
+    const names = new Set([...this.all().flatMap(run => Object.keys(this.metrics[run.id] || {})), ...(this.table ? this.table.table.metrics : [])]), any = this.all().some(o => o.rows), wanted = new Map();
     for (const quantity of QUANTITIES) {
       if (any && !this.all().some(o => o.known(quantity.column)) && quantity.key !== "loss") continue;
       const loss = quantity.key === "loss";
@@ -223,14 +219,19 @@ class View {
     for (const [key, chart] of this.charts) if (!wanted.has(key)) { chart.stop(); this.charts.delete(key); }
     const old = this.charts;
     this.charts = new Map([...wanted].map(([key, build]) => [key, old.get(key) || build()]));
-    this.arrange();
+    this.sections.arrange();
     this.legend();
     this.invalidate();
   }
 
   cards() { return [...this.charts.values(), ...this.heats.values()]; }
 
-  arrange() { this.cards().forEach((card, i) => { if (this.grid.children[i] !== card.box) this.grid.insertBefore(card.box, this.grid.children[i] || null); }); }
+  // Of many runs, the kernel sends the values of a metric when its chart is open.
+  want(names) {
+    const known = new Set(Object.values(this.metrics).flatMap(Object.keys)), missing = this.table ? names.filter(o => !known.has(o) && !this.sections.asked.has(o)) : [];
+    missing.forEach(o => this.sections.asked.add(o));
+    if (missing.length) this.commands.send("draw", { names: missing }, { name: "Charts", phase() {} });
+  }
 
   legend() {
     const { theme } = this, entries = (this.table ? [] : this.all()).map(run => ({ key: "run:" + run.id, text: run.label, kind: "line", color: theme.hue(run.place ? run.place + 1 : 0) }));
