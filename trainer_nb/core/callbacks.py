@@ -381,7 +381,7 @@ class CallbackHandler:
 
     def forget_events(self):
         "Look up again which events the callbacks override, where a cell may have defined another method."
-        if any(not of_package(c) or {*vars(c)} & {*EVENTS} for c in self.callbacks): self._listening.clear()
+        if any(not of_package(c) or [n for n in vars(c) if n in EVENTS] for c in self.callbacks): self._listening.clear()
 
     def _seed_of(self, callback: TrainerCallback) -> int:
         "Return the part of a seed that tells a callback from all others: its class, and its index among those of the class."

@@ -113,8 +113,8 @@ class History(RowTable):
         """Copy all values that are still on a device to the host, with one transfer per device.
         If the device is lost, raise AcceleratorError once; the values are unknown from then on."""
         try:
-            self.rows.fetch()
-            self.readings.fetch()
+            if self.rows.pending: self.rows.fetch()
+            if self.readings.kept: self.readings.fetch()
         except torch.AcceleratorError:
             if is_device_lost():
                 self.rows.discard_deferred()

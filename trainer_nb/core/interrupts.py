@@ -25,7 +25,7 @@ from .errors import Interrupted, call_after_cell, call_error, calling_place, ipy
 from .errors import note_lost_device, release_last_traceback
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #c51a8848
-def _in_main_thread() -> bool: return threading.current_thread() is threading.main_thread()
+def _in_main_thread() -> bool: return threading.get_ident() == RUN_LOCK.main_thread
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #5d0c1a03
 # modules that hold a lock, or have sent part of a message, for a few instructions
@@ -301,6 +301,7 @@ class RunLock:
 
     def reset(self) -> None:
         "Release the lock and forget all threads; for a forked child, which has no other threads."
+        self.main_thread = threading.main_thread().ident
         self.changed = threading.Condition()
         self.owner: int | None = None   # thread id
         self.depth = 0
@@ -320,8 +321,7 @@ class RunLock:
         low-priority thread has waited too long."""
         queues = [self.waiting, self.low_priority_waiting]
         is_late = any(time.monotonic() - since > self.FAIR for since in self.low_priority_waiting.values())
-        if is_late and self.urgent:
-            queues.reverse()
+        if is_late and self.urgent: queues.reverse()
         return next((next(iter(queue)) for queue in queues if queue), None)
 
     def acquire(self, depth: int = 1):
@@ -347,8 +347,7 @@ class RunLock:
                     queue.pop(me, None)
                     if self.waiting or self.low_priority_waiting: self.changed.notify_all()
         except KeyboardInterrupt:
-            if self.owner == me:
-                self.release()
+            if self.owner == me: self.release()
             raise Interrupted(
                 "Interrupted while waiting for another operation to end. Background training continues."
             ) from None

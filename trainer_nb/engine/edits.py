@@ -226,10 +226,7 @@ class Edits:
         if edited:
             here = {holder.name: holder.owner for holder in editable_holders(run)}
             present = [one for one in edited if here.get(one.name) is one.owner]
-            changed += [
-                name for one in present for name in one.changed()
-                if is_of_user(one.owner, name.rpartition(".")[2])
-            ]
+            changed += [n for one in present for n in one.changed() if is_of_user(one.owner, n.rpartition(".")[2])]
         if self.inside != self._inside(): self.parts = []
         if self.parts != self._parts(run) or self.modes != [*map(_TRAINING, self.modules)]: self.is_prepared = False
         if changed: self.keep(run)

@@ -82,6 +82,7 @@ class ProgressDisplay:
         self._next = math.inf if screen is None else self.began + self.FIRST
 
     def __enter__(self) -> Self: return self
+    def __exit__(self, *error: Any): "Do nothing: without a screen, nothing was drawn."
 
     def tick(self, record=None):
         "Draw if a drawing is due; called after every step."
@@ -503,14 +504,12 @@ def make_progress(
     run: RunState,
     total_steps: int | None = None,  # the step at which the verb ends; None: the end of the run
     screen: Screen | None = None     # the screen of an earlier verb; None: create one that fits the front end
-) -> TrainingProgress:
+) -> ProgressDisplay:
     "Create the display of a verb that is about to train; enter it, and call its `tick` after every step."
     callback = find_progress_callback(run)
-    if callback is None:
-        screen = None
-    elif not isinstance(screen, NotebookScreen):
-        # other screens are closed with the verb
-        screen = select_screen(run.args, run.state)
+    if callback is None: return ProgressDisplay(None)
+    # other screens are closed with the verb
+    if not isinstance(screen, NotebookScreen): screen = select_screen(run.args, run.state)
     return TrainingProgress(screen, run, total_steps, callback)
 
 def search_progress(
