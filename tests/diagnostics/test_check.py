@@ -240,7 +240,7 @@ FAULTS = {
     "targets of the shape of the outputs": [({**REGRESSION, "data": pairs(X[:300], SUMS[:300, 0]), "loss_func": squares}, {**REGRESSION, "data": pairs(X[:300], SUMS[:300]), "loss_func": squares})],
     "columns that vary": [({"data": pairs(X[:300] * torch.eye(8)[2:].sum(0), Y[:300])}, {"data": TRAIN})],
     "outputs that reach the targets": [({**REGRESSION, "data": pairs(X[:300], SUMS[:300]), "model": lambda: nn.Sequential(nn.Linear(8, 1), nn.ReLU())}, {**REGRESSION, "data": pairs(X[:300], SUMS[:300])})],
-    "layers that the model has": [({"model": net(lambda n, x: whole(n, n.kept[0](x)), lambda n: setattr(n, "kept", [nn.Linear(8, 8)]))}, {"model": net(lambda n, x: whole(n, n.kept[0](x)), lambda n: setattr(n, "kept", nn.ModuleList([nn.Linear(8, 8)])))})],
+    "layers that the model has": [({"model": net(lambda n, x: whole(n, n.kept[0](x)), lambda n: setattr(n, "kept", [nn.Linear(8, 8)]))}, {"model": net(lambda n, x: whole(n, n.kept[0]((1 * x).requires_grad_())), lambda n: setattr(n, "kept", nn.ModuleList([nn.Linear(8, 8)])))})],
     "a schedule as long as the run": [
         ({"optimizers": scheduled("StepLR", step_size=1), "max_steps": 100}, {"optimizers": scheduled("StepLR", step_size=30), "max_steps": 100}),
         ({"optimizers": scheduled("CosineAnnealingLR", T_max=10), "max_steps": 100}, {"optimizers": scheduled("CosineAnnealingLR", T_max=100), "max_steps": 100}),

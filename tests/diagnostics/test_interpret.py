@@ -324,11 +324,10 @@ def test_streams_and_several_sets():
 
 
 def test_what_is_missing_is_said():
-    with pytest.raises(ValueError, match="eval_dataset="): top_losses(Learner(Net(), train_dataset=fixed(), use_cpu=True))
-    with pytest.raises(ValueError, match="eval_dataset="): confusion(Learner(Net(), train_dataset=fixed(), use_cpu=True))
-    unlabelled = [{"x": o["x"]} for o in fixed()]
-    with pytest.raises(ValueError, match="needs labels"): top_losses(make(evaluation=unlabelled))
-    with pytest.raises(ValueError, match="missing"): confusion(make(evaluation=unlabelled))
+    for look, word in ((top_losses, "needs labels"), (confusion, "missing")):
+        with pytest.raises(ValueError, match="eval_dataset="): look(Learner(Net(), train_dataset=fixed(), use_cpu=True))
+        with pytest.raises(ValueError, match=word): look(make(evaluation=[{"x": o["x"]} for o in fixed()]))
+    with pytest.raises(ValueError, match="compares samples"): top_losses(Learner(Net(), loss_func=lambda out, y: (out - out.mean(0)).abs().sum(), eval_dataset=fixed(), use_cpu=True))
     with pytest.raises(ValueError, match="train_dataset="): show_batch(Learner(Net(), use_cpu=True))
 
 

@@ -49,9 +49,7 @@ def get_eval_loader(
     if dataset is None and own is None:
         raise ValueError(f"{verb} has nothing to look at; give the Learner an eval_dataset=, or call {call}...).")
     if dataset is None and isinstance(own, Mapping):
-        raise ValueError(
-            f"There are several evaluation sets; name one of them, for example {call}{next(iter(own))!r})."
-        )
+        raise ValueError(f"You gave several evaluation sets; name one of them, for example {call}{next(iter(own))!r}).")
     loader = eval_dataloader(learner, dataset)
     if dataset is None: return loader, own
     return loader, own[dataset] if isinstance(dataset, str) else dataset
@@ -383,10 +381,8 @@ def check_separable(batch: Any, n: int, verb: str) -> None:
     "Raise ValueError for a batch whose samples cannot be told apart."
     size = infer_batch_size(batch)
     if size == n: return
-    raise ValueError(
-        f"{verb} cannot separate the samples of a batch: {n} samples became a batch of {size}. Use a data_collator that keeps"
-        " them."
-    )
+    raise ValueError(f"{verb} cannot separate the samples of a batch: {n} samples became a batch of {size}. Use a"
+                     " data_collator that keeps them.")
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #262de6ed
 class TopLosses(Table):
@@ -427,7 +423,10 @@ def top_losses(
         found = find_worst(learner, loader, k, True, names)
         exact = found is not None and all(
             _formula_matches(learner, learner._prepare_inputs(o.inputs), o.loss) for o in found)
-        return TopLosses(found if exact else find_worst(learner, loader, k, False, names))
+        found = found if exact else find_worst(learner, loader, k, False, names)
+    if found and not any(o.loss for o in found):
+        raise ValueError("top_losses() takes the loss of each sample alone, and this loss compares samples: all are 0.")
+    return TopLosses(found)
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #cf885917
 class Confusion:

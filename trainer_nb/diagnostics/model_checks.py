@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections import Counter
 from typing import Any
 
@@ -193,10 +194,8 @@ def step_can_be_taken(seen: Evidence) -> Finding | None:
     except Unavailable as error:
         return Finding("error", str(error).removeprefix("first step: "), "no step can be taken", "learn.step(1) shows where")
     if math.isfinite(loss): return None
-    return Finding(
-        "error", f"the loss of the first step is {loss}", "all weights become NaN with the update",
-        "learn.inspect() shows the first layer that is not finite",
-    )
+    return Finding("error", f"the loss of the first step is {loss}", "all weights become NaN with the update",
+                   "learn.inspect() shows the first layer that is not finite")
 
 @check("layers that the model has")
 def layers_that_the_model_has(seen: Evidence) -> Finding | None:
@@ -206,21 +205,22 @@ def layers_that_the_model_has(seen: Evidence) -> Finding | None:
     known = {id(p) for p in learner.model.parameters()} | {id(p) for g in groups for p in g["params"]}
     waiting: list[Any] = []
     seen.predict(seen.outputs.batch, keep=lambda t: waiting.append(t.grad_fn), grad=True)
-    visited, lost = set(), {}
+    visited, lost = set(), set()
     while waiting:
         node = waiting.pop()
         if node is None or node in visited: continue
         visited.add(node)
-        if hasattr(node, "variable") and id(node.variable) not in known: lost[id(node.variable)] = node.variable
+        if hasattr(node, "variable") and id(node.variable) not in known: lost.add(weakref.ref(node.variable))
         waiting += [other for other, _ in node.next_functions]
-    if not lost: return None
-    shapes = names_in_short([str(tuple(t.shape)) for t in lost.values()])
+    # an activation, which a hook of PEFT lets require gradients, ends with the graph
+    visited.clear()
+    kept = [t for t in (made() for made in lost) if t is not None]
+    if not kept: return None
     return Finding(
-        "error",
-        f"forward computes with {len(lost)} trainable tensors that are no parameters of the model, of shape {shapes}",
+        "error", f"forward computes with {len(kept)} trainable tensors that are no parameters of the model, of shape"
+        f" {names_in_short([str(tuple(t.shape)) for t in kept])}",
         "they are neither trained nor saved nor moved to a GPU: layers in a list or a dict, or a plain tensor",
-        "use nn.ModuleList, nn.ModuleDict or nn.Parameter",
-    )
+        "use nn.ModuleList, nn.ModuleDict or nn.Parameter")
 
 @check("gradients for all parameters")
 def gradients_for_all_parameters(seen: Evidence) -> Finding | None:
