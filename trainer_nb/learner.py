@@ -622,7 +622,7 @@ class DiagnosticsMixin(TrainerBase):
     @exclusive
     def inspect(
         self,
-        batch=None,  # as the model receives it; None: those of the next step, or of the open debug step
+        batch=None,  # as the model receives it; None: those of the next step
     ):
         """Measure every layer at one step: gradients, weights, outputs, the
         change by the update, and conspicuous values.

@@ -45,6 +45,8 @@ def whole(n, x): return n.last(n.norm(n.middle(n.first(x).relu())).relu())
 def writes(n, x):
     if n.training: n.middle.weight.data.mul_(0.99)
     return whole(n, x)
+def coarse(n, x): return n.last(n.norm(n.middle(n.first(x + 3000) - n.first(0 * x + 3000)).relu()))
+def huge(n, x): return whole(n, x) + (x[..., None] * torch.ones(10**11)).mean()
 def without_middle(n, x): return n.last(n.norm(n.first(x).relu() + 0 * n.norm.weight.sum()))
 def across(n, x): return n.last(n.norm(n.middle(torch.softmax(n.first(x), 0))))
 def along(n, x): return n.last(n.norm(n.middle(torch.softmax(n.first(x), 1))))
@@ -111,6 +113,22 @@ class OwnLoss(nn.Module):
     def forward(self, x, labels):
         logits = self.net(x[:, :self.width])
         return F.cross_entropy(logits, labels), logits
+
+
+class LossAlone(OwnLoss):
+    "A classifier that returns its loss alone."
+    def forward(self, x, target): return super().forward(x, target)[0]
+
+
+class Named(TensorDataset):
+    "A data set with names of its classes."
+    def __init__(self, names): super().__init__(X[:300] if names == "ab" else X[300:], Y[:300] if names == "ab" else Y[300:]); self.classes = [*names]
+
+
+def targets(labels): return [{"x": X[i], "target": labels[i]} for i in range(200)]
+ALONE = {"model": LossAlone, "loss_func": None, "eval_dataset": None}
+ACCUMULATED = {"gradient_accumulation_steps": 2}
+TEN = {"data": pairs(X[:300], torch.arange(300) % 10), "model": lambda: nn.Linear(8, 11)}
 
 
 class Order(torch.utils.data.Sampler):
@@ -210,7 +228,6 @@ FAULTS = {
     "labels within the classes": [
         ({"data": pairs(X[:300], Y[:300] + 1)}, {}),
         ({"data": pairs(X[:300], Y[:300] - 1)}, {}),
-        ({"data": pairs(X[:300], 7 * Y[:300])}, {}),
     ],
     "labels that differ": [
         ({"data": pairs(X[:300], 0 * Y[:300])}, {}),
@@ -219,6 +236,7 @@ FAULTS = {
         ({"data": DataLoader(pairs(X[:300], FEW), 16, shuffle=True)}, {"data": DataLoader(pairs(X[:300], FEW), 16, sampler=WeightedRandomSampler(1 + 58 * FEW, 300)), "eval_dataset": None}),
         ({"data": columns(range(200), 0 * Y), "model": OwnLoss, "loss_func": None}, {"data": columns(range(200)), "model": OwnLoss, "loss_func": None}),
         ({"data": columns(range(200), 0 * Y), "model": lambda: OwnLoss(7), "loss_func": None}, {}),
+        ({"data": targets(0 * Y), **ALONE}, {"data": targets(Y), **ALONE}),
     ],
     "batches with several classes": [
         ({"data": pairs(X[SORTED], Y[SORTED]), "train_sampling_strategy": "sequential"}, {"data": pairs(X[SORTED], Y[SORTED])}),
@@ -236,7 +254,7 @@ FAULTS = {
     ],
     "normalized inputs": [({"data": pairs(X[:300] * 64 + 128, Y[:300])}, {"data": pairs(X[:300] * 64 + 128, Y[:300]), "eval_dataset": pairs(X[300:] * 64 + 128, Y[300:]), "model": net(by_itself)})],
     "evaluation inputs like those of training": [({"eval_dataset": pairs(X[300:] * 64 + 128, Y[300:])}, {}), ({"eval_dataset": {"a": TEST, "b": pairs(X[300:] + 9, Y[300:])}}, {"eval_dataset": {"a": TEST}})],
-    "evaluation labels like those of training": [({"data": pairs(X[SORTED][:150], Y[SORTED][:150]), "eval_dataset": pairs(X[SORTED][150:], Y[SORTED][150:])}, {})],
+    "evaluation labels like those of training": [({**TEN, "eval_dataset": pairs(X[300:], 1 + torch.arange(100) % 10)}, {**TEN, "eval_dataset": pairs(X[300:], torch.arange(100) % 10)}), ({"data": pairs(X[SORTED][:150], Y[SORTED][:150]), "eval_dataset": pairs(X[SORTED][150:], Y[SORTED][150:])}, {})],
     "targets of the shape of the outputs": [({**REGRESSION, "data": pairs(X[:300], SUMS[:300, 0]), "loss_func": squares}, {**REGRESSION, "data": pairs(X[:300], SUMS[:300]), "loss_func": squares})],
     "columns that vary": [({"data": pairs(X[:300] * torch.eye(8)[2:].sum(0), Y[:300])}, {"data": TRAIN})],
     "outputs that reach the targets": [({**REGRESSION, "data": pairs(X[:300], SUMS[:300]), "model": lambda: nn.Sequential(nn.Linear(8, 1), nn.ReLU())}, {**REGRESSION, "data": pairs(X[:300], SUMS[:300])})],
@@ -278,7 +296,6 @@ FAULTS = {
     "scores in place of probabilities": [
         ({**BINARY, "model": lambda: nn.Sequential(nn.Linear(8, 1), nn.Sigmoid())}, {**BINARY, "model": lambda: nn.Sequential(nn.Linear(8, 1), nn.Hardsigmoid(), nn.Linear(1, 1).requires_grad_(True))}),
         ({"model": lambda: mlp(nn.Softmax(1))}, {"model": lambda: mlp(nn.LogSoftmax(1))}),
-        ({**BINARY, "model": lambda: nn.Sequential(nn.Linear(8, 1), nn.Sigmoid())}, {**BINARY, "model": lambda: nn.Linear(8, 1)}),
     ],
     "a first loss as of chance": [({"data": pairs(X[:300] * 1000, Y[:300])}, {})],
     "gradients for all parameters": [({"model": net(without_middle)}, {"model": net(whole)})],
@@ -289,7 +306,19 @@ FAULTS = {
     "outputs that do not see padding": [({**SHORT, "model": lambda: Texts(lambda mask: -1)}, {**SHORT, "model": lambda: Texts(lambda mask: mask.sum(1) - 1)})],
     "adapters that are saved": [({"model": adapted(unfreeze)}, {"model": adapted(modules_to_save=["2"])})],
     "a checkpoint that is used": [({"resume_from_checkpoint": "out/checkpoint-9"}, {})],
-    "losses divided by the accumulation": [({"cls": Undivided, "gradient_accumulation_steps": 4}, {"cls": OwnStep, "gradient_accumulation_steps": 4})],
+    "micro-batches that add up to a batch": [
+        ({"cls": Undivided, "gradient_accumulation_steps": 4}, {"cls": OwnStep, "gradient_accumulation_steps": 4}),
+        ({"loss_func": nn.CrossEntropyLoss(reduction="sum"), **ACCUMULATED}, ACCUMULATED),
+        ({"model": lambda: nn.Sequential(nn.Linear(8, 32), nn.Softmax(0), nn.Linear(32, 2)), **ACCUMULATED}, {"model": net(whole), **ACCUMULATED}),
+    ],
+    "half precision that agrees with fp32": [({"model": net(coarse), "bf16": True}, {"model": net(whole), "bf16": True})],
+    "a best model by its metric": [({"metric_for_best_model": "wer", "greater_is_better": True}, {"metric_for_best_model": "wer", "greater_is_better": False})],
+    "memory for a step": [({"model": net(huge)}, {"model": net(whole)})],
+    "classes with the same numbers in both sets": [({"data": Named("ab"), "eval_dataset": Named("ba")}, {"data": Named("ab"), "eval_dataset": Named("abc")})],
+    "columns that do not hold the label": [
+        ({"data": pairs(torch.cat([X[:300, :7], 3 - Y[:300, None]], 1), Y[:300])}, {}),
+        ({**REGRESSION, "data": pairs(torch.cat([X[:300, :7], 2 * SUMS[:300]], 1), SUMS[:300])}, {**REGRESSION, "data": pairs(X[:300], SUMS[:300])}),
+    ],
     "gradients that begin at 0": [({"cls": Growing}, {"cls": Center})],
     "an evaluation in evaluation mode": [({"cls": InTrainMode, "model": lambda: mlp(nn.Dropout(0.5))}, {"cls": Evaluating, "model": lambda: mlp(nn.Dropout(0.5))})],
     "a last layer that is trained": [({"model": net(lambda n, x: n.last(n.first(x)), lambda n: (delattr(n, "norm"), delattr(n, "middle"), freeze_last(n)))}, {"model": head_first})],
@@ -306,7 +335,6 @@ FAULTS = {
     "batches for batch norms": [({"model": net(whole), "per_device_train_batch_size": 2, "gradient_accumulation_steps": 8}, {"model": net(whole)})],
     "one batch that can be learned": [
         ({"model": net(cut)}, {"model": net(whole)}),
-        ({**REGRESSION, "data": pairs(X[:300], SUMS[:300] + 1e5)}, {**REGRESSION, "data": pairs(X[:300], SUMS[:300])}),
     ],
     "dropout that ends with training": [
         ({"model": net(lambda n, x: whole(n, F.dropout(x, 0.2, True)))}, {"model": net(lambda n, x: whole(n, F.dropout(x, 0.2, n.training)))}),
@@ -482,13 +510,12 @@ def drawn(i, g=torch.Generator().manual_seed(3)): return torch.randn(8, generato
     {"data": Stream(), "eval_dataset": None, "max_steps": 9},
     {"data": DataLoader(TRAIN, 16, shuffle=True, num_workers=1)},
     {"model": net(whole), "gradient_accumulation_steps": 3, "lr_scheduler_type": "constant"},
-    {"optim": "sgd", "learning_rate": 0.1, "label_smoothing_factor": 0.0},
     {"optim": "adafactor"},
     {"bf16": True},
     {"model": net(lambda n, x: whole(n, x + 0.1 * torch.randn_like(x)))},
     {"data": pairs(X[:300] * 64 + 128, Y[:300]), "eval_dataset": pairs(X[300:] * 64 + 128, Y[300:]), "model": lambda: nn.Sequential(nn.BatchNorm1d(8), mlp())},
     {"data": pairs(torch.randint(2, (300, 8)).float(), Y[:300]), "eval_dataset": pairs(torch.randint(2, (100, 8)).float(), Y[:100])},
-], ids=["stream", "DataLoader", "accumulation", "sgd", "adafactor", "bf16", "random outputs", "norm first", "few different inputs"])
+], ids=["stream", "DataLoader", "accumulation", "adafactor", "bf16", "random outputs", "norm first", "few different inputs"])
 def test_a_healthy_run(given):
     found = learner(**given).check()
     assert not found, found
@@ -527,3 +554,23 @@ def test_errors():
     with pytest.raises(ValueError, match="seconds"): learn.check(seconds=-1)
     with pytest.raises(ValueError, match="seconds"): learn.check(seconds=float("nan"))
     learn.step(1)
+
+
+# what two processes have, and the check that says so
+ALIKE = {"setting": {"seed": "1"}, "weight": {"0.weight": 3}, "sample": {0: "a"}, "drawn": {1, 2}}
+RANKS = [({**ALIKE, "drawn": {3, 4}}, ""), ({**ALIKE, "drawn": {2, 3}}, "both draw 1 samples"), ({**ALIKE, "drawn": {3}, "setting": {"seed": "2"}}, "setting seed is 1 on rank 0 and 2"),
+         ({**ALIKE, "drawn": {3}, "weight": {"0.weight": 4}}, "weight 0.weight is not the same"), ({**ALIKE, "drawn": {3}, "sample": {0: "b"}}, "sample 0 is not")]
+
+
+@pytest.mark.parametrize("other, words", RANKS)
+def test_processes_that_train_another_model_are_named(other, words):
+    from trainer_nb.diagnostics.check import PROCESS_CHECKS, run_checks
+    found = run_checks(PROCESS_CHECKS, [ALIKE, other], learner().run_state)
+    assert [words in row.seen for row in found] == [True] * bool(words), found
+
+
+@pytest.mark.xdist_group("launch")
+def test_a_check_of_several_processes():
+    with (learn := learner(net(whole))).launch(2):
+        learn.step(1)
+        assert learn.check().title.startswith("2 checks found nothing")

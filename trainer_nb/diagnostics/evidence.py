@@ -5,19 +5,22 @@
 # %% ../../nbs/08_diagnostics/07_evidence.ipynb #0b1dee73
 from __future__ import annotations
 
-import hashlib
 import math
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import wraps
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from ..core.nodes import CallableNode, Content, LeafNode
 from ..core.seeding import seed_all
-from ..data.collate import map_tensors, shallow_copy_batch
+from ..core.tree import Capture
+from ..data.collate import infer_batch_size, map_tensors, shallow_copy_batch
 from ..device.accelerator import unwrap
 from .interpret import collect_tensors, first_part, get_first_batch, is_classification, unchanged_data
 from .isolated import begin_step
@@ -46,11 +49,21 @@ class Check(NamedTuple):
 
 CHECKS: list[Check] = []
 
-def check(name: str, table: list[Check] = CHECKS) -> Callable:
-    "Return a decorator that adds a function of an `Evidence` to a table of checks."
-    def add(function: Callable[[Evidence], Finding | None]) -> Callable[[Evidence], Finding | None]:
-        table.append(Check(name, function))
-        return function
+def check(
+    name: str, meaning: str = "", do: str = "", severity: str = "warning",  # as in Finding
+    table: list[Check] = CHECKS,
+) -> Callable:
+    """Return a decorator that adds a function of an `Evidence` to a table of checks. The function returns None, or what
+    was seen; or (what was seen, what to do); or a Finding, where everything depends on what was seen."""
+    def add(function: Callable[[Evidence], Any]) -> Callable[[Evidence], Finding | None]:
+        @wraps(function)
+        def run(seen: Evidence) -> Finding | None:
+            found = function(seen)
+            if found is None or isinstance(found, Finding): return found
+            what, advice = found if isinstance(found, tuple) else (found, do)
+            return Finding(severity, what, meaning, advice)
+        table.append(Check(name, run))
+        return run
     return add
 
 class Unavailable(Exception):
@@ -64,39 +77,14 @@ def names_in_short(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 # %% ../../nbs/08_diagnostics/07_evidence.ipynb #8cbde470
-PLAIN = (str, bytes, int, float, bool, type(None), np.generic)
-
-def digest(value: Any) -> bytes:
+def digest(value: Any) -> str:
     "Return a digest of the contents of a sample. Raise Unavailable for contents of an unknown kind."
-    state = hashlib.blake2b(digest_size=16)
-    def add(part: Any):
-        if isinstance(part, torch.Tensor):
-            part = part.detach().cpu()
-            if part.layout is not torch.strided: part = part.to_dense()
-            part = part.float() if part.dtype is torch.bfloat16 else part.resolve_conj().resolve_neg()
-        if isinstance(part, Mapping):
-            for name, each in part.items():
-                state.update(repr(name).encode())
-                add(each)
-        elif isinstance(part, (tuple, list)) and not all(isinstance(each, PLAIN) for each in part):
-            state.update(f"{len(part)} parts".encode())
-            for each in part: add(each)
-        elif isinstance(part, (torch.Tensor, np.ndarray)) or hasattr(part, "__array_interface__"):
-            array = np.ascontiguousarray(part)
-            if array.dtype.hasobject: raise Unavailable("the samples hold objects that cannot be compared")
-            state.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
-        elif isinstance(part, (*PLAIN, tuple, list)):
-            state.update(repr(part).encode())
-        else:
-            raise Unavailable(f"samples hold a {type(part).__name__}, which cannot be compared")
-    add(value)
-    return state.digest()
-
-def plain_label(label: Any) -> int | float | None:
-    "Return the label of a sample as a number; None if it is none, or several."
-    if isinstance(label, (torch.Tensor, np.ndarray, np.generic)):
-        return label.item() if np.prod(label.shape) == 1 else None
-    return label if isinstance(label, (int, float)) else None
+    capture = Capture()
+    content = capture.add(value, "sample")
+    tree = capture.finish()
+    if tree.problems or any(isinstance(node, (LeafNode, CallableNode)) for node in tree.nodes):
+        raise Unavailable("the samples hold objects that cannot be compared")
+    return Content(tree, content).digest()
 
 class Numbers:
     "Accumulate the range of the floating-point numbers of one input over samples."
@@ -126,8 +114,8 @@ class Samples:
     "Hold what is compared of the samples of a data set, in the order in which they were read."
     def __init__(self):
         self.indexes: list[int] = []
-        self.inputs: list[bytes] = []                   # digests; empty where inputs cannot be compared
-        self.labels: list[int | float | bytes] = []     # numbers, or digests
+        self.inputs: list[str] = []                   # digests; empty where inputs cannot be compared
+        self.labels: list[int | float | str] = []     # numbers, or digests
         self.numbers: dict[str, Numbers] = {}           # of inputs and labels, by name
         self.rows: list[torch.Tensor] = []              # inputs that are a row of numbers
         self.lengths: list[int] = []                    # numbers of tokens
@@ -138,11 +126,12 @@ class Samples:
 
     def add(self, index: int, inputs: Any, label: Any):
         "Add a sample."
-        number = plain_label(label)
+        is_one = isinstance(label, (torch.Tensor, np.ndarray, np.generic)) and np.prod(label.shape) == 1
+        number = label.item() if is_one else label if isinstance(label, (int, float)) else None
         try:
             known = digest(inputs), digest(label) if number is None else number
         except Unavailable:
-            known = b"", b""
+            known = "", ""
         self.indexes.append(index)
         self.inputs.append(known[0])
         self.labels.append(known[1])
@@ -155,7 +144,8 @@ class Samples:
                 self.numbers.setdefault(name, Numbers()).add(index, t)
         rows = [t for t in tensors.values() if t.ndim == 1 and t.is_floating_point() and t.numel() <= 512]
         if len(tensors) == len(rows) == 1 and len(self.rows) < 5000: self.rows.append(rows[0].detach().cpu().double())
-        self.is_small &= sum(t.numel() for t in tensors.values()) < 32 and all(map(is_whole, tensors.values()))
+        whole = (not t.is_floating_point() or bool((t == t.round()).all()) for t in tensors.values())
+        self.is_small &= sum(t.numel() for t in tensors.values()) < 32 and all(whole)
 
     def columns(self) -> np.ndarray:
         "Return the numbers of the first samples, shape (samples, columns). Raise Unavailable where inputs are none."
@@ -166,11 +156,7 @@ class Samples:
 
     def targets(self) -> np.ndarray | None:
         "Return the labels if each is a number; otherwise None."
-        return None if any(isinstance(label, bytes) for label in self.labels) else np.array(self.labels)
-
-def is_whole(t: torch.Tensor) -> bool:
-    "Return whether all entries are whole numbers."
-    return not t.is_floating_point() or bool((t == t.round()).all())
+        return None if any(isinstance(label, str) for label in self.labels) else np.array(self.labels)
 
 def map_arrays(inputs: Any) -> Any:
     "Return inputs of a sample with tensors in the place of arrays and lists of numbers."
@@ -189,9 +175,15 @@ def without_loader(data: Any) -> Any:
     "Return a data set without its DataLoader."
     return data.dataset if isinstance(data, DataLoader) else data
 
+def names_of_labels(learner: TrainerBase, sample: Any) -> list[str]:
+    "Return the names of the labels in a sample or a batch: the Learner's, or else those that are called so."
+    known = [*learner.label_names, "labels", "label"]
+    if not isinstance(sample, Mapping) or any(name in sample for name in known): return learner.label_names
+    return [name for name in sample if re.fullmatch(r"(.*_)?(labels?|targets?|y|class(es)?)", name)]
+
 def sample_parts(learner: TrainerBase, sample: Any) -> tuple[Any, Any]:
     "Return the inputs of a sample that the model takes, without the number of a row, and its label."
-    inputs, label = split_labels(sample, learner.label_names)
+    inputs, label = split_labels(sample, names_of_labels(learner, sample))
     if not isinstance(inputs, Mapping): return inputs, label
     used = learner_inputs(learner, inputs)
     return {name: each for name, each in inputs.items() if name in used}, label
@@ -263,6 +255,7 @@ class Evidence:
     ):
         self.learner = learner
         self.seconds = seconds
+        self.is_too_large = False   # a step does not fit the memory
         self._made: dict[Callable, Any] = {}
 
     @made_once
@@ -295,7 +288,7 @@ class Evidence:
         return batch
 
     @made_once
-    def labels(self) -> Any: return split_labels(self.batch, self.learner.label_names)[1]
+    def labels(self) -> Any: return split_labels(self.batch, names_of_labels(self.learner, self.batch))[1]
 
     @made_once
     def outputs(self) -> Outputs:
@@ -317,6 +310,7 @@ class Evidence:
     ) -> Any:
         "Return the model's output in evaluation mode."
         learner = self.learner
+        if self.is_too_large: raise Unavailable("a step does not fit the memory")
         with evaluation_mode(learner) as run, torch.set_grad_enabled(grad):
             seed_all(seed)
             given = shallow_copy_batch(learner._prepare_inputs(inputs))
@@ -338,7 +332,7 @@ class Evidence:
         predicted, labels = first_part(predicted), first_part(labels)
         labels = labels.cpu() if isinstance(labels, torch.Tensor) else labels
         if not is_classification(predicted, labels): raise Unavailable("the task is no classification")
-        if labels.ndim == 2 and (self.learner.model_facts.shifts_labels or self.learner.model_facts.is_causal):
+        if labels.ndim == 2 and self.shifts_labels:
             # output i predicts token i + 1
             predicted, labels = predicted[:, :-1], labels[:, 1:]
         counts = labels != -100
@@ -354,8 +348,29 @@ class Evidence:
         finally:
             backup.put_back()
 
+    @property
+    def shifts_labels(self) -> bool:
+        "Return whether transformers computes the loss of output i and label i + 1 for this model."
+        return self.learner.model_facts.shifts_labels or self.learner.model_facts.is_causal
+
+    @made_once
+    def pace(self) -> tuple[float, float]:
+        "Return the seconds that a step computes, and those that it waits for data where nothing else reads them."
+        learner, samples, n = self.learner, self.training_samples, infer_batch_size(self.batch)
+        workers = max(learner.args.dataloader_num_workers, 1)
+        if isinstance(learner.train_dataset, DataLoader) or not n:
+            raise Unavailable("a DataLoader is given, or no size is known")
+        # the first one reads the batch
+        self.take_step()
+        began = time.perf_counter()
+        self.take_step()
+        computing = time.perf_counter() - began
+        per_sample = samples.seconds / len(samples.indexes) / workers
+        return computing, per_sample * n * learner.args.gradient_accumulation_steps
+
     def take_step(self) -> Step:
         "Take a step up to its complete gradients, which are not clipped yet."
+        if self.is_too_large: raise Unavailable("a step does not fit the memory")
         step = begin_step(self.learner)
         while step.more():
             self.learner.run_state.interrupts.check()

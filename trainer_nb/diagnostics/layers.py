@@ -16,13 +16,12 @@ import torch
 from torch import nn
 
 from ..core.errors import InvalidOperation, short_repr, suggest_names
-from ..core.seeding import preserve_generators
 from ..data.collate import infer_batch_size
 from ..data.loader import MicroBatch
 from ..device.sharding import is_strategy_tensor
 from ..device.strategy import module_class, require_gradients
 from ..device.weight_storage import is_read_only, weight_shape
-from .debug_step import DebugStep, capture_editable_tensors
+from .debug_step import DebugStep
 from .interpret import get_first_batch
 from .isolated import begin_step, isolated_training
 from .tensor_stats import BINS, Moments, NoiseScale, begin_output, begin_stats
@@ -35,7 +34,6 @@ from ..engine.evaluate import evaluation_mode
 from ..engine.loss import call_model, model_arguments
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare_model
-from ..engine.rollback import FullBackup
 from ..engine.dataloaders import is_overridden
 from ..engine.run_state import RunState, record_act
 from ..engine.training_modes import hold_eval_mode
@@ -168,20 +166,6 @@ def fetch_stats(
     ends = np.cumsum([t.numel() for t in numbers.values()]).tolist()
     return {k: flat[end - t.numel():end] for (k, t), end in zip(numbers.items(), ends)}
 
-def all_stats(
-    params: list,  # (name, parameter)
-    outputs: dict,  # as yielded by `measure_outputs`
-) -> dict:
-    "Return numbers and histograms of parameters, gradients and outputs by (name, kind); on the device."
-    begun = {(name, "weight"): begin_stats(p, whole=True) for name, p in params}
-    begun |= {(name, "gradient"): begin_stats(p.grad, whole=True) for name, p in params if p.grad is not None}
-    found = {}
-    for each, compute in ((begun, compute_moments), ({(n, "output"): o for n, o in outputs.items()}, compute_outputs)):
-        if each:
-            rows = torch.cat([compute(list(each.values())), compute_histograms([o.sample for o in each.values()])], 1)
-            found |= dict(zip(each, rows))
-    return found
-
 def make_layer_stats(
     name: str, module: torch.nn.Module,
     own: list,  # (name, parameter)
@@ -207,14 +191,22 @@ def make_layer_stats(
 def measure_layers(
     run: RunState,
     outputs: dict,  # as yielded by `measure_outputs`
+    updates: bool = True,  # measure the next update, with a copy of the optimizer
 ) -> list[LayerStats]:
     "Measure all layers of a run, in the order of the model."
     layers = named_layers(run.model)
     own = own_parameters(layers)
-    moved = update_norms(run.optimizer) if any(p.grad is not None for p in run.params) else {}
+    moved = update_norms(run.optimizer) if updates and any(p.grad is not None for p in run.params) else {}
     params = [o for each in own.values() for o in each]
-    updates = {(name, "update"): moved[id(p)] for name, p in params if id(p) in moved}
-    numbers = fetch_stats(all_stats(params, outputs) | updates)
+    begun = {(name, "weight"): begin_stats(p, whole=True) for name, p in params}
+    begun |= {(name, "gradient"): begin_stats(p.grad, whole=True) for name, p in params if p.grad is not None}
+    # numbers and histograms by (name, kind), on the device
+    found = {(name, "update"): moved[id(p)] for name, p in params if id(p) in moved}
+    for each, compute in ((begun, compute_moments), ({(n, "output"): o for n, o in outputs.items()}, compute_outputs)):
+        if not each: continue
+        rows = torch.cat([compute(list(each.values())), compute_histograms([o.sample for o in each.values()])], 1)
+        found |= dict(zip(each, rows))
+    numbers = fetch_stats(found)
     return [make_layer_stats(name, m, own[name], numbers, numbers.get((name, "output"))) for name, m in layers.items()]
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #6689a87c
@@ -254,24 +246,15 @@ def describe_unusual(layers: list[LayerStats]) -> list[str]:
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #a50696d2
 MAX_TABLE_ROWS = 40   # that fit a page
 
-def group_by_prefix(names: list[str], depth: int) -> dict:
-    "Group names by their first `depth` parts; return the indices by prefix."
-    groups = {}
-    for i, name in enumerate(names):
-        groups.setdefault(".".join(name.split(".")[:depth]), []).append(i)
+def group_names(names: list[str], most: int = MAX_TABLE_ROWS) -> dict[str, list[int]]:
+    "Group names by the longest prefixes that yield at most `most` groups; return the indices by prefix."
+    groups: dict[str, list[int]] = {}
+    for depth in range(max((name.count(".") for name in names), default=0) + 1, 0, -1):
+        groups = {}
+        for i, name in enumerate(names):
+            groups.setdefault(".".join(name.split(".")[:depth]), []).append(i)
+        if len(groups) <= most: break
     return groups
-
-def group_names(names: list[str], most: int = MAX_TABLE_ROWS) -> dict:
-    "Group names by the longest prefixes that yield at most `most` groups."
-    depth = max((name.count(".") for name in names), default=0) + 1
-    while len(groups := group_by_prefix(names, depth)) > most and depth > 1:
-        depth -= 1
-    return groups
-
-def fold_layers(layers: list[LayerStats], most: int = MAX_TABLE_ROWS) -> list[LayerStats]:
-    "Combine layers by name prefixes until there are at most `most`."
-    groups = group_names([o.name for o in layers], most)
-    return [merge_layers(name, [layers[i] for i in places]) for name, places in groups.items()]
 
 def layer_row(o: LayerStats) -> dict:
     "Return the row of a layer as displayed."
@@ -284,19 +267,18 @@ def layer_row(o: LayerStats) -> dict:
         "output mean": number(o.output.mean), "output spread": number(o.output.spread),
         "dead": share(o.dead), "saturated": share(o.saturated)}
 
-def foldable_table(layers: list[LayerStats], depth: int = 1) -> str:
-    "Return the table as HTML with expandable groups."
-    if len(layers) <= MAX_TABLE_ROWS or depth > 8: return html_table([layer_row(o) for o in layers])
-    groups = group_by_prefix([o.name for o in layers], depth)
-    if len(groups) == 1: return foldable_table(layers, depth + 1)
+def foldable_table(layers: list[LayerStats]) -> str:
+    "Return the table as HTML, with expandable groups where it would be long."
+    if len(layers) <= MAX_TABLE_ROWS: return html_table([layer_row(o) for o in layers])
     def head(o: LayerStats) -> str:
         known = [(k, v) for k, v in layer_row(o).items() if v is not None]
         words = [v if k in ("layer", "kind") else f"{k} {format_value(v)}" for k, v in known]
         return " &nbsp; ".join(map(escape_html, words))
     def fold(name: str, group: list[LayerStats]) -> str:
         if len(group) == 1: return f"<div>{head(group[0])}</div>"
-        inner = f"<div style='margin-left:1.2em'>{foldable_table(group, depth + 1)}</div>"
-        return f"<details><summary>{head(merge_layers(name, group))}</summary>{inner}</details>"
+        summary = f"<summary>{head(merge_layers(name, group))}</summary>"
+        return f"<details>{summary}{html_table([*map(layer_row, group)])}</details>"
+    groups = group_names([o.name for o in layers])
     return "".join(fold(name, [layers[i] for i in places]) for name, places in groups.items())
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #8b028ffe
@@ -386,7 +368,8 @@ class LayerReport(PanelDisplay):
         return [f"{head} What stands out:", *(f"• {o}" for o in unusual[:8]), *more, *self.words]
 
     def panels(self):
-        rows = fold_layers(self.layers)
+        groups = group_names([o.name for o in self.layers])
+        rows = [merge_layers(name, [self.layers[i] for i in places]) for name, places in groups.items()]
         ratios = [o.ratio for o in rows if o.ratio > 0]
         middle = [Marker(float(np.median(ratios)), "median")] if ratios else []
         dead = layer_points_panel(rows, "dead units, saturated outputs", lambda o: 100 * o.dead, "dead", "%", log=False)
@@ -488,7 +471,7 @@ def would_spread(run: RunState) -> bool:
 def inspect_open_step(learner: TrainerBase, debug: DebugStep) -> LayerReport:
     "Measure weights and gradients at the open debug step."
     run = learner.run_state
-    words = ["Outputs are measured without an open step: abort() or update() this one first."]
+    words = ["In an open step, outputs and updates are not measured."]
     if all(p.grad is None for p in run.params):
         words.append("There are no gradients yet: backward() of this step has not been called.")
     norm = getattr(debug._step, "norm", None)
@@ -497,18 +480,8 @@ def inspect_open_step(learner: TrainerBase, debug: DebugStep) -> LayerReport:
             "Clipping has divided all gradients by their norm, which is not finite. After abort(), inspect() shows which"
             " of them were not finite before."
         )
-    with run.interrupts, preserve_generators(), run.device.activated():
-        before = capture_editable_tensors(run)
-        copies = None if debug._loss is not None else FullBackup(run)
-        if copies is not None: copies.keep()
-        layers = measure_layers(run, {})
-        if copies is not None and before != capture_editable_tensors(run):
-            # an optimizer with its own references has moved the weights
-            copies.put_back()
-            # restoring does not count as a change by hand
-            then, now = debug._touched, capture_editable_tensors(run)
-            if then is not None: debug._touched = {k: now[k] if then[k] == before[k] else then[k] for k in now}
-        return LayerReport(layers, run.state.global_step + 1, words)
+    with run.interrupts, run.device.activated():
+        return LayerReport(measure_layers(run, {}, updates=False), run.state.global_step + 1, words)
 
 def inspect_layers(
     learner: TrainerBase,
@@ -565,7 +538,12 @@ def set_trainable(
         )
     names = resolve_group_names(groups, which) if which else list(groups) if trainable else list(groups)[:-1]
     if run.optimizer is not None and trainable:
-        check_known(run.optimizer, [p for name in names for _, p in groups[name]])
+        known = {id(p) for g in run.optimizer.param_groups for p in g["params"]}
+        if any(id(p) not in known for name in names for _, p in groups[name]):
+            refuse_regrouping(
+                run.optimizer, "These layers cannot be unfrozen",
+                "Take the first step before you freeze them, or make a new Learner",
+            )
     hold_eval_mode(run.modes, learner.model, groups, names, eval_mode)
     for name in names:
         for _, p in groups[name]:
@@ -579,15 +557,6 @@ def set_trainable(
         add_missing_parameters(learner)
     options = {"eval_mode": True} if eval_mode else {}
     record_act(run, "unfreeze" if trainable else "freeze", groups=list(names), **options)
-
-def check_known(optimizer: torch.optim.Optimizer, params: Iterable[nn.Parameter]):
-    "Raise ValueError if an optimizer that keeps state by the order of its parameters would get new ones."
-    known = {id(p) for g in optimizer.param_groups for p in g["params"]}
-    if all(id(p) in known for p in params): return
-    refuse_regrouping(
-        optimizer, "These layers cannot be unfrozen",
-        "Take the first step before you freeze them, or make a new Learner",
-    )
 
 def add_missing_parameters(learner: TrainerBase):
     "Add every trainable parameter to the optimizer."

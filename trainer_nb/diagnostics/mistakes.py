@@ -37,33 +37,30 @@ class Calls(TorchFunctionMode):
         self.found.append((name, dict(zip(names, args)) | (kwargs or {})))
         return func(*args, **(kwargs or {}))
 
-@check("dropout that ends with training")
-def dropout_ends_with_training(seen: Evidence) -> Finding | None:
+@check("dropout that ends with training", "the evaluation measures another, weaker model each time",
+       "pass training=self.training, or use nn.Dropout")
+def dropout_ends_with_training(seen: Evidence) -> str | None:
     if not seen.is_random: return None
     with Calls() as calls: seen.predict(seen.outputs.batch)
     names = sorted({name for name, o in calls.found if "dropout" in name and o.get("training", o.get("train")) is True})
     if not names: return None
-    return Finding(
-        "warning", f"in evaluation mode, {names[0]} still drops values out, and two calls return different outputs",
-        "the evaluation measures another, weaker model each time", "pass training=self.training, or use nn.Dropout",
-    )
+    return f"in evaluation mode, {names[0]} still drops values out, and two calls return different outputs"
 
-@check("layers that are made one by one")
-def layers_made_one_by_one(seen: Evidence) -> Finding | None:
+@check("layers that are made one by one",
+       "they share their weights, so the model is smaller than it looks: [layer] * n makes one layer, not n",
+       "[make_layer() for _ in range(n)]; to share a layer on purpose, keep it once and call it in a loop")
+def layers_made_one_by_one(seen: Evidence) -> str | None:
     for name, module in seen.learner.model.named_modules():
         if not isinstance(module, (nn.ModuleList, nn.Sequential)): continue
         times = Counter(id(layer) for layer in module if any(True for _ in layer.parameters()))
         if not times or max(times.values()) < 2: continue
         kept = [o for o in module if times[id(o)] > 1]
-        return Finding(
-            "warning", f"{len(kept)} places of {name or 'the model'} hold the same {type(kept[0]).__name__}",
-            "they share their weights, so the model is smaller than it looks: [layer] * n makes one layer, not n",
-            "[make_layer() for _ in range(n)]; to share a layer on purpose, keep it once and call it in a loop",
-        )
+        return f"{len(kept)} places of {name or 'the model'} hold the same {type(kept[0]).__name__}"
     return None
 
-@check("padding indexes of padding")
-def padding_indexes_of_padding(seen: Evidence) -> Finding | None:
+@check("padding indexes of padding", "its vector is not trained and stays what it was, usually 0",
+       "leave padding_idx out, or give the padding an index of its own")
+def padding_indexes_of_padding(seen: Evidence) -> str | None:
     modules = seen.learner.model.named_modules()
     layers = {id(m.weight): (name, m.padding_idx) for name, m in modules if isinstance(m, nn.Embedding) and m.weight.requires_grad}
     if all(index is None for _, index in layers.values()): raise Unavailable("no trained embedding has a padding index")
@@ -77,16 +74,13 @@ def padding_indexes_of_padding(seen: Evidence) -> Finding | None:
         inside = ~others & (others.cumsum(1) > 0) & (others.flip(1).cumsum(1).flip(1) > 0)
         rows = int(inside.any(1).sum())
         if rows < max(2, 0.1 * len(ids)): continue
-        return Finding(
-            "warning",
-            f"index {index} stands between others in {rows} of {len(ids)} rows, and is the padding_idx of {name}",
-            "its vector is not trained and stays what it was, usually 0",
-            "leave padding_idx out, or give the padding an index of its own",
-        )
+        return f"index {index} stands between others in {rows} of {len(ids)} rows, and is the padding_idx of {name}"
     return None
 
-@check("frozen layers that were trained")
-def frozen_layers_were_trained(seen: Evidence) -> Finding | None:
+@check("frozen layers that were trained",
+       "they were not loaded: load_state_dict(strict=False) passes over what has another name, and nothing trains"
+       " them", "load_state_dict(weights) with strict=True, which names what does not fit")
+def frozen_layers_were_trained(seen: Evidence) -> str | None:
     if has_adapters(seen.learner.model): raise Unavailable("the model has adapters")
     drawn, known = [], {id(p) for g in seen.learner.run_state.optimizer.param_groups for p in g["params"]}
     for name, m in seen.learner.model.named_modules():
@@ -97,15 +91,13 @@ def frozen_layers_were_trained(seen: Evidence) -> Finding | None:
         is_even = abs(float(values.std(correction=0)) * math.sqrt(3) - 1) < 0.1
         if values.numel() >= 64 and is_even and 0.9 < float(values.abs().max()) < 1.001: drawn.append(name)
     if not drawn: return None
-    return Finding(
-        "warning", f"the weights of {len(drawn)} frozen layers are random, as PyTorch draws them: {names_in_short(drawn)}",
-        "they were not loaded: load_state_dict(strict=False) passes over what has another name, and nothing trains them",
-        "load_state_dict(weights) with strict=True, which names what does not fit",
-    )
+    return f"the weights of {len(drawn)} frozen layers are random, as PyTorch draws them: {names_in_short(drawn)}"
 
 # %% ../../nbs/08_diagnostics/09_mistakes.ipynb #115fc886
-@check("class weights that help rare classes")
-def class_weights_help_rare_classes(seen: Evidence) -> Finding | None:
+@check("class weights that help rare classes",
+       "the loss favours the classes that are frequent anyway, and the rare ones are not learned",
+       "weights that are the inverse of the counts: len(labels) / (classes * counts)")
+def class_weights_help_rare_classes(seen: Evidence) -> str | None:
     modules = (seen.learner.loss_func, *seen.learner.model.modules())
     losses = [o for o in modules if isinstance(o, nn.modules.loss._WeightedLoss) and o.weight is not None]
     weight = next((o.weight.detach().cpu() for o in losses), None)
@@ -116,24 +108,20 @@ def class_weights_help_rare_classes(seen: Evidence) -> Finding | None:
     counts = np.bincount(labels.astype(np.int64), minlength=len(weight))
     most, least = int(counts.argmax()), int(np.where(counts > 0, counts, len(labels) + 1).argmin())
     if counts[most] < 2 * counts[least] or weight[most] <= weight[least]: return None
-    return Finding(
-        "warning",
+    return (
         f"class {most} has {counts[most]:,} labels and the weight {format_value(float(weight[most]))}, class {least}"
-        f" {counts[least]:,} and {format_value(float(weight[least]))}",
-        "the loss favours the classes that are frequent anyway, and the rare ones are not learned",
-        "weights that are the inverse of the counts: len(labels) / (classes * counts)",
+        f" {counts[least]:,} and {format_value(float(weight[least]))}"
     )
 
-@check("a decay that leaves the weights")
-def decay_leaves_weights(seen: Evidence) -> Finding | None:
+@check("a decay that leaves the weights", "weights are held near 0, whatever the gradients are", "weight_decay=0.01")
+def decay_leaves_weights(seen: Evidence) -> str | None:
     if seen.learner.run_state.optimizer is None: raise Unavailable("there is no optimizer")
     for group in seen.learner.run_state.optimizer.param_groups:
         decay, rate = float(group.get("weight_decay") or 0), float(group.get("initial_lr", group["lr"]))
         if decay * rate < 0.03: continue
-        return Finding(
-            "warning",
+        return (
             f"a weight decay of {format_value(decay)} at the rate {format_value(rate)} takes {decay * rate:.0%} of each"
-            " weight in a step", "weights are held near 0, whatever the gradients are", "weight_decay=0.01",
+            " weight in a step"
         )
     return None
 
@@ -154,8 +142,10 @@ def samples_are_all_drawn(seen: Evidence) -> Finding | None:
         "give the sampler a weight for each sample: weights_of_classes[labels]",
     )
 
-@check("samples that stay as they are")
-def samples_stay_as_they_are(seen: Evidence) -> Finding | None:
+@check("samples that stay as they are",
+       "the data set changes it in place: each epoch adds its augmentation to those of the epochs before",
+       "x = x.clone() in the data set, before it is changed", severity="error")
+def samples_stay_as_they_are(seen: Evidence) -> str | None:
     data = without_loader(seen.learner.train_dataset)
     def numbers(t: torch.Tensor) -> torch.Tensor: return t.detach().to_dense().double().nan_to_num()
     with unchanged_data(seen.learner):
@@ -164,11 +154,7 @@ def samples_stay_as_they_are(seen: Evidence) -> Finding | None:
             before = {name: numbers(t).clone() for name, t in read.items()}
             data[i]
             if all(torch.equal(numbers(t), before[name]) for name, t in read.items()): continue
-            return Finding(
-                "error", f"sample {i} that was read before changes when it is read again",
-                "the data set changes it in place: each epoch adds its augmentation to those of the epochs before",
-                "x = x.clone() in the data set, before it is changed",
-            )
+            return f"sample {i} that was read before changes when it is read again"
     return None
 
 @check("labels that stay with their inputs")

@@ -197,38 +197,30 @@ def to_scalar_tensor(
     return value.detach().float().reshape(()).to(device)
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #d6cd3146
-def watch_columns(sampled: LayerSampler) -> list[str]:
-    "Return the names of the columns of `watch_values`."
-    outputs = [*WATCH_COLUMNS["output"], *sampled.of_outputs] if "output" in sampled.names or sampled.of_outputs else []
-    return [
-        *outputs,
-        *(c for what in ("weight", "gradient", "update") if what in sampled.names for c in WATCH_COLUMNS[what]),
-        *sampled.of_parameters,
-    ]
-
-def watch_values(sampled: LayerSampler) -> torch.Tensor:
-    "Return the numbers, shape (layers, columns), on the device; nan for missing values."
+def watch_values(sampled: LayerSampler) -> tuple[list[str], torch.Tensor | None]:
+    """Return the names of the columns, and the numbers, shape (layers, columns), on the device: nan for missing values,
+    None without columns."""
     device = sampled.params[0][1].device if sampled.params else torch.device("cpu")
-    n = len(sampled.layers)
+    columns: list[str] = []
     parts = []
-    unknown = torch.full((n, 3), math.nan, device=device)
+    unknown = torch.full((len(sampled.layers), 3), math.nan, device=device)
     if "output" in sampled.names or sampled.of_outputs:
-        width = len(WATCH_COLUMNS["output"]) + len(sampled.of_outputs)
-        rows = dict.fromkeys(sampled.layers, torch.full((width,), math.nan, device=device))
+        columns += [*WATCH_COLUMNS["output"], *sampled.of_outputs]
+        rows = dict.fromkeys(sampled.layers, torch.full((len(columns),), math.nan, device=device))
         if sampled.outputs:
             begun, own = zip(*sampled.outputs.values())
             _, mean, variance, norm, *shares = compute_outputs(begun, bounds=False).to(device).unbind(1)
             functions = [torch.stack(values).to(device) for values in zip(*own)]
             rows |= dict(zip(sampled.outputs, torch.stack([norm, mean, variance.sqrt(), *shares, *functions], 1)))
         parts.append(torch.stack(list(rows.values())))
-    for what in ("weight", "gradient"):
-        if what in sampled.names:
-            parts.append(sampled.found.get(what, unknown))
-    if "update" in sampled.names:
-        moved, weight = (sampled.found.get(what, unknown)[:, :1] for what in ("update", "weight"))
-        parts.append(torch.cat([moved, moved / weight], 1))
+    for what in ("weight", "gradient", "update"):
+        if what not in sampled.names: continue
+        columns += WATCH_COLUMNS[what]
+        found, weight = sampled.found.get(what, unknown), sampled.found.get("weight", unknown)
+        if what == "update": found = torch.cat([found[:, :1], found[:, :1] / weight[:, :1]], 1)
+        parts.append(found)
     parts += [sampled.found.get(name, unknown)[:, 1:2] for name in sampled.of_parameters]
-    return torch.cat(parts, 1)
+    return [*columns, *sampled.of_parameters], torch.cat(parts, 1) if parts else None
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #572e6697
 # names of quantities, and functions
@@ -284,10 +276,9 @@ class Watch(TrainerCallback):
         history = learner.run_state.history
         row = len(history) - 1
         kinds = [module_class(layer).__name__ for layer in self.layers.values()]
-        columns = watch_columns(self.sampled)
+        columns, values = watch_values(self.sampled)
         header = {"kind": "watch", "layers": list(self.layers), "types": kinds, "columns": columns}
-        if header["columns"]:
-            history.readings.add(row, history.readings.table(header), watch_values(self.sampled))
+        if values is not None: history.readings.add(row, history.readings.table(header), values)
         if "histogram" in self.sampled.names and self.sampled.outputs:
             header = {"kind": "histogram", "layers": list(self.sampled.outputs)}
             shapes = compute_histograms([begun.sample for begun, _ in self.sampled.outputs.values()])
@@ -364,17 +355,18 @@ def watched_names(history: History) -> list[str]:
 
 def combine_tables(
     tables: Sequence[WatchTable],  # with this column, perhaps of different layers
-    column: str,
+    column: str | None = None,  # None: all numbers, those of histograms
 ) -> tuple[np.ndarray, list[str], np.ndarray]:
     "Return one column of several tables: the steps, the layers, and the numbers (steps, layers)."
     layers = list(dict.fromkeys(n for o in tables for n in o.layers))
     steps = {row: step for o in tables for row, step in zip(o.rows, o.steps)}
     place = {row: i for i, row in enumerate(sorted(steps))}
-    numbers = np.full((len(place), len(layers)), np.nan, np.float32)
+    more = tables[0].values.shape[2:] if column is None else ()
+    numbers = np.full((len(place), len(layers), *more), np.nan, np.float32)
     for o in tables:
         if not o.rows: continue
         cells = np.ix_([place[row] for row in o.rows], [layers.index(name) for name in o.layers])
-        numbers[cells] = o.values[..., o.columns.index(column)]
+        numbers[cells] = o.values if column is None else o.values[..., o.columns.index(column)]
     return np.array([steps[row] for row in place], dtype=tables[0].steps.dtype), layers, numbers
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #06db9fa4
@@ -451,24 +443,14 @@ def heatmap_panel(watched: WatchReport, column: str) -> Panel | None:
     names = [f"{name} ({watched.types[name]})" if name in watched.types else name for name in groups]
     return Panel(SHARE_TITLES.get(column, column), [Heatmap(steps, names, rows, log, span=span)])
 
-def histogram_series(watched: WatchReport, layer: str) -> tuple[list[int], np.ndarray]:
-    "Return a layer's steps and histograms (steps, BINS + 1); raise KeyError if there are none."
-    found: dict[int, tuple[int, np.ndarray]] = {}   # step and histogram, by row
-    known: dict[str, None] = {}
-    for o in watched.of_kind("histogram"):
-        known |= dict.fromkeys(o.layers)
-        if layer not in o.layers: continue
-        values = o.values[:, o.layers.index(layer)]
-        found |= {row: (step, value) for row, step, value in zip(o.rows, o.steps.tolist(), values)}
-    if not found:
-        raise KeyError(
-            f"There is no histogram of a layer {layer!r}.{suggest_names(layer, [n for n in known if n != layer])}"
-        )
-    return [found[row][0] for row in sorted(found)], np.stack([found[row][1] for row in sorted(found)])
-
 def histogram_panel(watched: WatchReport, layer: str) -> Panel:
     "Return a panel with a layer's histograms in common bins; raise KeyError if there are none."
-    steps, mine = histogram_series(watched, layer)
+    tables = [o for o in watched.of_kind("histogram") if layer in o.layers and o.rows]
+    if not tables:
+        others = [name for o in watched.of_kind("histogram") for name in o.layers if name != layer]
+        raise KeyError(f"There is no histogram of a layer {layer!r}.{suggest_names(layer, others)}")
+    steps, layers, numbers = combine_tables(tables)
+    mine = numbers[:, layers.index(layer)]
     known = np.isfinite(mine).all(1)
     # a spike of one step does not compress the rest
     reach = float(np.quantile(mine[known, -1], 0.9)) or 1.0 if known.any() else 1.0
@@ -483,6 +465,3 @@ def histogram_panel(watched: WatchReport, layer: str) -> Panel:
     seen = slice(there[0], there[-1] + 1)
     names = [format_tick(float(f"{(a + b) / 2:.2g}")) for a, b in zip(edges, edges[1:])]
     return Panel(layer, [Heatmap(steps, names[seen], np.log1p(1000 * shares[seen]))])
-
-# %% ../../nbs/08_diagnostics/05_watch.ipynb #83a47076
-#| export

@@ -48,13 +48,13 @@ from ..state.hub import find_checkpoint, pop_token, set_token
 # how the processes execute a verb: one that reads is repeated after a death; restore() begins another run with a
 # snapshot of one
 _VERBS = {
-    "reads": "evaluate predict predict_one evaluation_loop inspect lr_find top_losses confusion show_batch show_results"
-             " summary _schedule_ahead",
+    "reads": "evaluate predict predict_one evaluation_loop check inspect lr_find top_losses confusion show_batch"
+             " show_results summary _schedule_ahead",
     "changes": "set freeze unfreeze rewind watch unwatch _save_model save_checkpoint log add_callback pop_callback snapshot"
                " plan wait _end_here",
     "begins": "load_checkpoint reset restore _begin_again",
     "ends": "free",
-    "is refused": "check debug_step branch batch_size_find export_script",
+    "is refused": "debug_step branch batch_size_find export_script",
 }
 VERB_KINDS = {verb: kind for kind, verbs in _VERBS.items() for verb in verbs.split()}
 
