@@ -196,7 +196,7 @@ def axis_position(
 TYPED_VERBS = frozenset(("check", "diagnose", "rewind", "reset", "set", "freeze", "unfreeze", "stop"))
 
 def calls_in(line: str) -> list[tuple[str, dict[str, Any]]]:
-    "Return the verbs of a line such as `learn.rewind(to=9); learn.set(lr=0.1)` and their arguments; nothing for a text."
+    "Return the verbs of a line such as `learn.rewind(to=9); learn.set(lr=0.1)`, with arguments; nothing for a text."
     calls = []
     try:
         for each in ast.parse(line).body:
@@ -236,7 +236,7 @@ UNDOABLE = frozenset(
 ) | {"by hand"}
 
 def mark_action(event: dict, is_last: bool) -> list | None:
-    "Return what a button at the mark of an event does: its name, a verb, and the options of the verb; None for no button."
+    "Return what a button at a mark does: its name, a verb, and the options of the verb; None for no button."
     kind, data, step = event["kind"], event["data"], event["step"]
     if event["abandoned"]: return None
     if kind == "finding" and calls_in(str(data.get("do"))): return [data["do"], "finding", {"line": data["do"]}]
@@ -281,12 +281,7 @@ def is_metric(name: str, value: object) -> bool:
 
 class MetricPoints:
     "Collect the metrics of a run as points; each update reads only what has been added since the last one."
-    def __init__(
-        self,
-        ending: str = "",  # of the names of the metrics to collect
-    ):
-        self.ending = ending
-        self.reset()
+    def __init__(self): self.reset()
 
     def reset(self):
         "Discard everything that was read."
@@ -305,7 +300,7 @@ class MetricPoints:
             for row in history.metric_rows[self.seen:]:
                 if history.rows.abandoned[row]: continue
                 for name, value in history.metrics[row].items():
-                    if name.endswith(self.ending) and is_metric(name, value):
+                    if is_metric(name, value):
                         self.values.setdefault(name, {})[row] = float(value)
             self.seen = len(history.metric_rows)
 
@@ -321,9 +316,9 @@ class MetricPoints:
             ]
         return points
 
-def read_metrics(history: History, ending: str = "") -> dict[str, dict[int, float]]:
-    "Return the values by row of each metric whose name has an ending, without the rows that were discarded."
-    metrics = MetricPoints(ending)
+def read_metrics(history: History) -> dict[str, dict[int, float]]:
+    "Return the values by row of each metric, without the rows that were discarded."
+    metrics = MetricPoints()
     metrics.update(history)
     return {name: dict(sorted(by_row.items())) for name, by_row in metrics.values.items()}
 

@@ -69,7 +69,6 @@ def command_load_checkpoint(learner: TrainerBase, options: dict) -> str:
 def command_branch(learner: TrainerBase, options: dict) -> str:
     "Let a branch train in the background, beside the run, which stays where it is."
     step, text = options["step"], options["changes"].strip()
-    # written as the arguments of a verb: learning_rate=1e-4, weight_decay=0
     changes = dict(calls_in(f"learn.set({text})")).get("set")
     if changes is None: raise ValueError(f"{text!r} are no settings; write them as learning_rate=1e-4, weight_decay=0.")
     with RUN_LOCK:

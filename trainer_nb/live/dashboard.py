@@ -65,8 +65,8 @@ class ViewRefresher:
         self,
         cost: float,  # seconds of processor time of an update
     ) -> float:
-        "Return the time to wait: the updates take at most a hundredth of the processor time, but come once a second."
-        return min(max(self.EVERY, 99 * cost), self.MAX_PAUSE)
+        "Return the time to wait: the updates take half a hundredth of the processor time, but come once a second."
+        return min(max(self.EVERY, 199 * cost), self.MAX_PAUSE)
 
     def refresh(self, view: Dashboard):
         try:
@@ -435,7 +435,7 @@ def dashboard_class() -> type[Dashboard]:
                 register_view(self)
             return self.parts[name]
 
-        branches = property(lambda self: get_handle(self.commands.learner).branches, doc="Learners of branches made in a view.")
+        branches = property(lambda self: get_handle(self.commands.learner).branches, doc="Branches made in a view.")
         controls = property(lambda self: self.show_part("controls"), doc="Widget of the buttons and the settings.")
         charts = property(lambda self: self.show_part("charts"), doc="Widget of the charts.")
         table = property(lambda self: self.show_part("table"), doc="Widget of the evaluations and the notices.")

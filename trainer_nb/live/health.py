@@ -12,7 +12,7 @@ import numpy as np
 
 from ..core.history import History
 from ..display.tables import format_value
-from .blocks import first_lost_row, read_metrics
+from .blocks import first_lost_row
 
 # %% ../../nbs/10_live/07_health.ipynb #1504c25c
 class Health(NamedTuple):
@@ -110,12 +110,18 @@ def find_evaluation_rise(
 # %% ../../nbs/10_live/07_health.ipynb #0fd0f651
 def evaluation_sentence(history: History, steps: np.ndarray, losses: np.ndarray) -> str | None:
     "Return a warning if the loss of an evaluation has risen exceptionally; otherwise None."
-    for name, by_row in read_metrics(history, "_loss").items():
-        if not name.startswith("eval_"): continue
-        known = [(row, loss) for row, loss in by_row.items() if math.isfinite(loss)]
+    by_name: dict[str, dict[int, float]] = {}
+    # of the events, which are few where metrics come with each step
+    for event in list(history.events):
+        if event["kind"] != "evaluate" or event["abandoned"] or not event["rows"]: continue
+        for name, loss in event["data"].items():
+            if not (name.startswith("eval_") and name.endswith("_loss") and isinstance(loss, (int, float))): continue
+            if math.isfinite(loss): by_name.setdefault(name, {})[event["step"]] = loss
+    for name, by_step in by_name.items():
+        known = sorted(by_step.items())
         best = find_evaluation_rise(np.array([loss for _, loss in known]))
         if best is None: continue
-        at, last = (history.rows.step[known[i][0]] for i in (best, -1))
+        at, last = known[best][0], known[-1][0]
         n = window_length(losses)
         before = losses[steps <= at][-n:]
         is_worse = len(before) >= MIN_LOSSES // 2 and significant_difference(before, losses[-n:]) > 0

@@ -82,7 +82,8 @@ def history_lanes(
         event = history.events[i]
         if event["kind"] in NOT_DRAWN or event["kind"] not in ACT_FORMATTERS: continue
         # a change was discarded by the first return after it
-        owner = next((k for k in lanes if k >= 0 and history.abandons[k]["events"] > i), -1) if event["abandoned"] else -1
+        later = (k for k in lanes if event["abandoned"] and k >= 0 and history.abandons[k]["events"] > i)
+        owner = next(later, -1)
         data = {k: v for k, v in event["data"].items() if k != "by"}
         lane = lanes.get(owner, main)
         # a rewind repeats the changes before its target
@@ -146,7 +147,8 @@ class RunTree(PanelDisplay):
         for row, lane in enumerate(self.lanes):
             free = 2.0 * last
             style, color = ("line", self.colors.get(lane.run, 0)) if lane.stretch == -1 else ("dashed", None)
-            things.append(LineSeries([lane.start, lane.start, lane.end], [rows.get(lane.parent, row), row, row], "", color, style))
+            x, y = [lane.start, lane.start, lane.end], [rows.get(lane.parent, row), row, row]
+            things.append(LineSeries(x, y, "", color, style))
             for step, act in reversed([*lane.acts, (lane.end, lane.result)]):
                 word = format_value(act, ACT_CHARS)
                 # in steps, on a narrow page; beyond the middle a word stands to the left of its step

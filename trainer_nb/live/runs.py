@@ -412,7 +412,7 @@ def follow(
     also: Any = (),    # other such paths, one or several, drawn in the same charts
 ) -> Dashboard:
     """Return a live view of a run in another process, from its log; a log that does not exist yet is waited for. A
-    pattern, or the folder of the folders of several runs, is shown as `runs` does. Raise ValueError for a damaged log."""
+    pattern, or the folder of the folders of several runs, is shown as by `runs`. Raise ValueError for a damaged log."""
     paths = [path, *(also if isinstance(also, (list, tuple)) else [also])]
     try:
         for one in paths: find_log(one)

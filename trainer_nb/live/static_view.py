@@ -88,9 +88,7 @@ def still_text(view_model: ViewModel, drawn_at: float | None = None) -> str:
         lines.append(text_table(rows))
     return "\n".join(lines)
 
-def still_bundle(
-    view_model: ViewModel, number: str, curves: bool = True, drawn_at: float | None = None
-) -> dict[str, str]:
+def still_bundle(view_model: ViewModel, number: str, curves: bool = True, drawn_at: float | None = None) -> dict:
     "Return the static view in every form, by MIME type; the parameters are those of still_html."
     html = still_html(view_model, number, curves, drawn_at)
     return {"text/html": html, "text/plain": still_text(view_model, drawn_at)}

@@ -38,7 +38,7 @@ class ViewModel:
     "Assemble the messages about some runs for a front end."
     def __init__(
         self,
-        sources: list,  # with history, label and refresh(); the first, which is the run of the view, with status() and settings()
+        sources: list,  # with history, label, refresh(); the first, the run of the view, with status() and settings()
     ):
         self.main = sources[0]
         self.sources = sources
@@ -151,7 +151,7 @@ class ViewModel:
         histories = [curve.history for curve in self.curves]
         # a loss that is not finite has a mark
         key = (status.get("tone") == "bad", *((id(h), len(h.events), len(h.abandons)) for h in histories))
-        # metrics that come with each step take at most a hundredth of the time
+        # metrics that come with each step take at most half a hundredth of the time
         is_due = status["state"] != "training" or time.monotonic() > self.metrics_due or "metrics" not in self.sent
         if is_due and self.has_changed("events", key):
             start = time.thread_time()
@@ -165,7 +165,7 @@ class ViewModel:
             }
             yield "marks", event_marks(main.history)
             yield "evaluations", evaluation_table(main.history)
-            if (cost := time.thread_time() - start) > 0.0025: self.metrics_due = time.monotonic() + 99 * cost
+            if (cost := time.thread_time() - start) > 0.0025: self.metrics_due = time.monotonic() + 199 * cost
         yield "log", [*(name for name in QUANTITIES if suits_log(name, self.curves)), *self.log_metrics]
 
     def has_changed(self, name: str, key: Hashable) -> bool:
