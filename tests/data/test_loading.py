@@ -176,8 +176,7 @@ def test_accelerator_config_key_by_key(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps({"split_batches": True}))
     assert given(str(tmp_path / "a.json")) == given({"split_batches": True}) == given('{"split_batches": true}')
     with pytest.warns(UserWarning, match="function of the seed"): given({"use_seedable_sampler": False})
-    steps = given({"gradient_accumulation_kwargs": {"num_steps": 4}})
-    assert steps == TrainingArguments(gradient_accumulation_steps=4)
+    assert given({"gradient_accumulation_kwargs": {"num_steps": 4}}) == TrainingArguments(gradient_accumulation_steps=4)
     for known in ({"dispatch_batches": True}, {"use_configured_state": True}): assert given(known).accelerator_config == known
     for wrong, said in (({"dispatch_batches": 1}, "True or False"), ({"use_configured_state": "yes"}, "True or False"),
                         ({"split_batch": True}, "Did you mean 'split_batches'"), ({"gradient_accumulation_kwargs": {"sync": 1}}, "no key 'sync'"), ({"gradient_accumulation_kwargs": 3}, "should be a dict"),
@@ -187,6 +186,7 @@ def test_accelerator_config_key_by_key(tmp_path):
     with pytest.raises(ValueError, match="leave num_steps out"): given({"gradient_accumulation_kwargs": {"num_steps": 4}}, gradient_accumulation_steps=2)
     config = pytest.importorskip("transformers.trainer_pt_utils").AcceleratorConfig
     assert given(config(split_batches=True)) == given({"split_batches": True}) and given(config()) == TrainingArguments()
+    with pytest.raises(NotImplementedError, match="give an object"): given(config)
 
 
 # --- where the epoch's data begins -------------------------------------------------------------------------------------

@@ -63,9 +63,7 @@ def device_of(
     num_gpus = 0 if use_cpu else torch.cuda.device_count()
     return torch.device("cuda", local_rank % num_gpus) if num_gpus else torch.device("cpu")
 
-def log_level(
-    name: str,  # such as "info"
-) -> int:
+def log_level(name: str) -> int:
     "Return a level of `logging`; 'passive' is the level that the package's logger has."
     if name == "passive": return logging.getLogger("trainer_nb").getEffectiveLevel()
     # a level of transformers, which `logging` does not have
@@ -111,8 +109,8 @@ def remind_while_connecting(after: float | None = None) -> Iterator[None]:
         return
     place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
     message = (
-        f"Rank {os.environ.get('RANK')} still waits for the other processes of {os.environ['WORLD_SIZE']} (WORLD_SIZE) at {place}. If"
-        f" no launcher starts them, end this process and remove {', '.join((*RANK_VARIABLES, *MASTER_VARIABLES))} from"
+        f"Rank {os.environ.get('RANK')} still waits for the other processes of {os.environ['WORLD_SIZE']} at {place}."
+        f" If no launcher starts them, end this process and remove {', '.join((*RANK_VARIABLES, *MASTER_VARIABLES))} from"
         " its environment."
     )
     timer = threading.Timer(CONNECTION_REMINDER if after is None else after, warn, [message])
@@ -174,7 +172,9 @@ def read_config(
     value: Any,  # a dict, JSON, the path of a JSON file, or an object with to_dict(); others are returned unchanged
     name: str,  # of the argument or variable with this value, for messages
 ) -> Any:
-    "Return a configuration as a dictionary. Raise ValueError if the text or the file holds none."
+    "Return a configuration as a dictionary. Raise ValueError without one, NotImplementedError for a class."
+    if isinstance(value, type):
+        raise NotImplementedError(f"Tried passing in a callable to `{name}`; give an object, {value.__name__}().")
     if hasattr(value, "to_dict"): return value.to_dict()
     if not isinstance(value, str): return value
     try:
