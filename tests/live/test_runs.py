@@ -227,7 +227,6 @@ def test_the_page_of_many_runs(page):  # noqa: F811
     page.tab.on("dialog", lambda dialog: dialog.accept("<b>keep</b>"))
     page.tab.locator(".tnb-runs tbody tr").nth(1).locator("td").nth(5).dblclick()
     assert page.orders() == [("draw", {"names": ["f1"]}), ("group", {"name": "seeds"}), ("label", {"run": "r2", "baseline": True}), ("label", {"run": "r2", "note": "<b>keep</b>"})]
-    # several runs stand in the tooltip as their curves do, and the nearest is marked
     box = page.tab.locator(".tnb-big .tnb-plot").bounding_box()
     page.tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.settle()
@@ -246,5 +245,6 @@ def test_the_kernel_answers_the_page(tmp_path):
     assert sent[-2]["table"]["rows"][0]["texts"][-1] == "good"
     ask("draw", names=["eval_loss"])
     assert view.view_model.drawn_metrics().count("eval_loss") == 1
-    ask("group", name="colour")
-    assert sent[-1]["kind"] == "rejected" and "colour" in sent[-1]["text"]
+    history.path.unlink()
+    ask("label", run=history.run_id, note="better")
+    assert sent[-1]["kind"] == "rejected" and "was deleted" in sent[-1]["text"]

@@ -187,6 +187,7 @@ def write_labels(summary: RunSummary, labels: dict[str, Any]):
     known = summary.labels if summary.path is None else read_labels(summary.path)
     summary.labels = {name: value for name, value in (known | labels).items() if value}
     if summary.path is None: return
+    if not os.path.exists(summary.path): raise ValueError(f"The log {summary.path} was deleted, so it takes no labels.")
     new = labels_path(summary.path).with_suffix(".json.new")
     new.write_text(json.dumps(to_plain_data(summary.labels)), "utf-8")
     new.replace(labels_path(summary.path))

@@ -116,8 +116,6 @@ def in_order(lanes: list[Lane]) -> list[Lane]:
 
 
 # %% ../../nbs/10_live/16_run_tree.ipynb #e52bda8d
-ACT_CHARS = 22
-
 class RunTree(PanelDisplay):
     "Show runs, their discarded steps, and their branches: as a picture in a notebook, as text elsewhere."
     columns = 1
@@ -150,7 +148,7 @@ class RunTree(PanelDisplay):
             x, y = [lane.start, lane.start, lane.end], [rows.get(lane.parent, row), row, row]
             things.append(LineSeries(x, y, "", color, style))
             for step, act in reversed([*lane.acts, (lane.end, lane.result)]):
-                word = format_value(act, ACT_CHARS)
+                word = format_value(act, 22)
                 # in steps, on a narrow page; beyond the middle a word stands to the left of its step
                 width = last * len(word) / 75
                 begin = step - width if step > last / 2 else step
