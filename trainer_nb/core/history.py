@@ -387,11 +387,11 @@ def unsent_lines(
     "Yield the lines that were not yet sent; each counts as sent when the next one is requested."
     complete = history.rows.whole()
     while sent["rows"] < complete:
-        start = sent["rows"]
-        stop = min(start + 1024, complete)
-        columns = copy_rows(history.rows, start, stop)
+        head = {"kind": "rows", "first": sent["rows"]}
+        stop = min(sent["rows"] + 1024, complete)
+        columns = copy_rows(history.rows, sent["rows"], stop)
         # called by the writer thread
-        yield lambda first=start, columns=columns: {"kind": "rows", "first": first} | columns_to_lists(columns)
+        yield lambda head=head, columns=columns: head | columns_to_lists(columns)  # type: ignore[misc]
         sent["rows"] = stop
     for name in ("events", "abandons"):
         for line in getattr(history, name)[sent[name]:]:
@@ -404,7 +404,7 @@ def unsent_lines(
         # not yet fetched otherwise
         if number >= sent["readings"] and isinstance(values, np.ndarray):
             # None is an unknown value
-            yield lambda number=number, row=row, table=table, values=values: {
+            yield lambda number=number, row=row, table=table, values=values: {  # type: ignore[misc]
                 "kind": "reading", "number": number, "row": row, "table": table,
                 "values": [None if v != v else float(f"{v:.5g}") for v in values.tolist()],
             }

@@ -169,7 +169,7 @@ def name_of(function: Any) -> str:
 # %% ../../nbs/01_core/09_nodes.ipynb #f8c3849e
 def local(t: torch.Tensor) -> torch.Tensor:
     "Return the part of a distributed tensor that this process has; any other tensor itself."
-    return t._local_tensor if is_distributed(t) else t
+    return t._local_tensor if is_distributed(t) else t  # type: ignore[attr-defined]
 
 def is_distributed(t: torch.Tensor) -> bool: return type(t).__name__ == "DTensor"
 
@@ -298,9 +298,9 @@ def node_value(
 ) -> Any:
     "Return the tensor or the array of a node, in the memory of the tree or of a held tensor."
     kind, name, offset = node.place
-    is_array = isinstance(node, ArrayNode)
-    dtype = np.lib.format.descr_to_dtype(node.dtype) if is_array else node.dtype
-    if kind == "none": return np.empty(node.shape, dtype) if is_array else torch.empty(node.shape, dtype=dtype)
+    dtype = np.lib.format.descr_to_dtype(node.dtype) if isinstance(node, ArrayNode) else node.dtype
+    if kind == "none":
+        return np.empty(node.shape, dtype) if isinstance(dtype, np.dtype) else torch.empty(node.shape, dtype=dtype)
     if kind == "held":
         if name not in held: raise Unsupported(f"shares the memory of {name}, which is not there")
         # the memory of the held tensor, as bytes
@@ -310,8 +310,9 @@ def node_value(
         flat.set_(t.untyped_storage(), t.storage_offset() * t.element_size(), (end - start,), (1,))
         return region_view(flat, node, offset)
     t = tree.tensors[name]
-    if kind == "region": return region_view(t.cpu() if is_array else t, node, offset)
-    if is_array: return np.frombuffer(t.cpu().numpy(), dtype, math.prod(node.shape), offset).reshape(node.shape)
+    if kind == "region": return region_view(t.cpu() if isinstance(dtype, np.dtype) else t, node, offset)
+    if isinstance(dtype, np.dtype):
+        return np.frombuffer(t.cpu().numpy(), dtype, math.prod(node.shape), offset).reshape(node.shape)
     return t if tuple(t.shape) == node.shape or is_distributed(t) else t.expand(node.shape)
 
 def available_device(name: str) -> torch.device:

@@ -35,17 +35,17 @@ from .tree import MAPPINGS, SEQUENCES, has_state_dict, of_library
 
 # %% ../../nbs/01_core/12_put.ipynb #44f5e295
 KNOWN: dict[str, Any] = {
-    name_of(c): c
-    for c in (
-        *(object, iter, slice, bytearray, enumerate, zip, reversed, map, filter),
-        *(collections.deque, collections.OrderedDict, collections.Counter, collections.defaultdict),
+    name_of(c): c for c in (
+        *(object, int, float, str, bool, dict, iter, slice, bytearray, enumerate, zip, reversed, map, filter),
+        *(list, tuple, set, collections.deque, collections.OrderedDict, collections.Counter, collections.defaultdict),
         *(itertools.count, itertools.cycle, itertools.repeat, itertools.chain, itertools.islice),
         *(fractions.Fraction, decimal.Decimal, uuid.UUID, types.SimpleNamespace, io.BytesIO, io.StringIO),
         *(datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone),
         *(pathlib.PurePosixPath, pathlib.PosixPath, pathlib.PureWindowsPath, pathlib.WindowsPath),
-        *(array.array, array._array_reconstructor, random.Random, torch.Generator, np.random.Generator, np.random.RandomState, np.dtype, np.ndarray),
+        *(array.array, random.Random, torch.Generator, np.random.Generator, np.random.RandomState, np.dtype),
         *(np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64),
-        *(re._compile, np.ndarray.__reduce__(np.empty(0))[0], np.random.bit_generator.__pyx_unpickle_SeedSequence, int, float, str, bool, dict, list, tuple, set),
+        *(array._array_reconstructor, re._compile, np.ndarray.__reduce__(np.empty(0))[0]),  # type: ignore[attr-defined]
+        *(np.ndarray, np.random.bit_generator.__pyx_unpickle_SeedSequence),  # type: ignore[attr-defined]
     )
 }
 
@@ -304,7 +304,8 @@ def _new_tensor(put: Put, node: TensorNode) -> torch.Tensor:
 def _sparse(put: Put, ref: Ref, node: SparseNode, now: Any) -> torch.Tensor:
     parts = put.items(node.parts)
     if node.layout == "sparse_coo": return torch.sparse_coo_tensor(parts[0], parts[1], node.shape)._coalesced_(parts[2])
-    return torch.sparse_compressed_tensor(*parts, node.shape, layout=getattr(torch, node.layout))
+    layout = getattr(torch, node.layout)
+    return torch.sparse_compressed_tensor(*parts, node.shape, layout=layout)  # type: ignore[call-arg, arg-type]
 
 def _array(put: Put, ref: Ref, node: ArrayNode, now: Any) -> Any:
     found = put.target(ref, now)
@@ -402,12 +403,12 @@ def _object(put: Put, ref: Ref, node: ObjectNode, now: Any) -> Any:
     elif base is not None and (node.items is not None or not is_new):
         items = put.items(node.items or [], [] if issubclass(base, dict) else [*base.__iter__(found)])
         base.clear(found)
-        if items: base.extend(found, items)
+        if items: base.extend(found, items)  # type: ignore[union-attr]
     if node.state is not None:
         found.__setstate__(put.put(node.state)[0])
         return found
     if node.slots is not None:
-        for name in copyreg._slotnames(type(found)):
+        for name in copyreg._slotnames(type(found)):  # type: ignore[attr-defined]
             there = getattr(found, name, MISSING)
             if name in node.slots:
                 # not by __setattr__ of a frozen dataclass

@@ -66,7 +66,7 @@ _PYTHON_TWISTER = _Twister.from_address(id(random._inst) + object.__basicsize__)
 
 def _numpy_twister() -> Any:
     "Return the memory of numpy's global generator; None for one that the user has put in its place."
-    generator = np.random.get_bit_generator()
+    generator = np.random.mtrand.get_bit_generator()
     if type(generator) is not np.random.MT19937: return None
     return _Twister.from_address(generator.ctypes.state_address)
 
@@ -188,15 +188,13 @@ def generator_state(
 
 def set_generator_state(g: Any, state: Any) -> None:
     "Set what `generator_state` has returned."
-    if isinstance(g, torch.Generator): return g.set_state(state)
+    if isinstance(g, torch.Generator): return g.set_state(state)  # type: ignore[return-value]
     if isinstance(g, random.Random): return g.setstate(state)
     own, seeds = state
     if isinstance(g, np.random.RandomState): return g.set_state(own)
     bits = g if isinstance(g, np.random.BitGenerator) else g.bit_generator
-    if seeds is None:
-        bits.state = own
-    else:
-        bits.__setstate__((own, np.random.SeedSequence(**seeds)))
+    if seeds is not None: return bits.__setstate__((own, np.random.SeedSequence(**seeds)))  # type: ignore[union-attr]
+    bits.state = own
 
 def is_global_generator(g: object) -> bool:
     "Return whether a generator is one of the process, which each micro-batch seeds anew."

@@ -333,7 +333,7 @@ def _reduce(value: Any) -> tuple:
     cls = type(value)
     try:
         reduce = copyreg.dispatch_table.get(cls)
-        found = reduce(value) if reduce is not None else value.__reduce_ex__(4)
+        found: str | tuple[Any, ...] = reduce(value) if reduce is not None else value.__reduce_ex__(4)
     except Exception as error:
         raise Unsupported(f"is an object of {cls.__name__}, which cannot be copied ({error})") from None
     # a name of a module
@@ -350,9 +350,9 @@ def _reduced(capture: Capture, value: Any, path: str) -> Ref:
     function, args, state, items, pairs = capture.temporary(parts)
     cls = type(value)
     make = ""
-    if function is copyreg.__newobj__:
+    if function is copyreg.__newobj__:  # type: ignore[attr-defined]
         args = args[1:]
-    elif function is copyreg.__newobj_ex__:
+    elif function is copyreg.__newobj_ex__:  # type: ignore[attr-defined]
         if args[2]: raise Unsupported(f"is an object of {cls.__name__}, which is made with arguments by name")
         args = args[1]
     else:
