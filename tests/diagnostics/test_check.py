@@ -269,7 +269,7 @@ FAULTS = {
         ({"data": DataLoader(TRAIN, 16, sampler=Order(lambda: [i // 2 for i in range(300)]))}, {"data": DataLoader(TRAIN, 16, sampler=Order(lambda: torch.randperm(300).tolist()))}),
     ],
     "a step that changes what is trained": [
-        ({"model": net(writes, lambda n: n.middle.requires_grad_(False))}, {"model": net(whole, lambda n: n.middle.requires_grad_(False))}),
+        ({"model": net(writes, lambda n: n.middle.requires_grad_(False))}, {"model": net(whole, lambda n: n.middle.requires_grad_(False).weight.data.mul_(2))}),
         ({"optimizers": lambda model: torch.optim.Adam([{"params": model[0].parameters(), "lr": 0.0}, {"params": model[2].parameters()}])}, {}),
     ],
     "data that are loaded in time": [({"data": Items(lambda i: (time.sleep(0.02), (X[i], Y[i]))[1]), "max_steps": 1000}, {"data": Items(lambda i: (X[i], Y[i])), "max_steps": 1000})],
