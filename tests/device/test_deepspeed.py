@@ -1,14 +1,14 @@
 """DeepSpeed: ZeRO 1, 2 and 3 train as DDP does, and every verb works as without them."""
 import contextlib, json, multiprocessing, os, runpy, subprocess, sys, threading, warnings
 
-import pytest
-import torch
+import pytest, torch
 
 pytest.importorskip("deepspeed")
 
 import sharded
 from trainer_nb import TrainingArguments
 from trainer_nb.args.strategy_args import make_plugin
+from trainer_nb.device.deepspeed import leave_own_group
 
 
 AUTO = {"gradient_clipping": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto", "train_batch_size": "auto"}
@@ -363,9 +363,9 @@ def run_alone(script, folder):
             warnings.simplefilter("ignore")
             torch.set_num_threads(1)
             runpy.run_path("script.py", run_name="__main__")
+    leave_own_group()   # of an earlier test, of which a fork would be a member
     process = multiprocessing.get_context("fork").Process(target=program)
-    # a fork of a thread that has computed would hang in its first parallel operation
-    for act in (process.start, process.join):
+    for act in (process.start, process.join):   # a fork of a thread that has computed would hang in its first parallel operation
         (thread := threading.Thread(target=act)).start()
         thread.join()
     return (folder / "printed").read_text()
