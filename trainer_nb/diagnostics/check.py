@@ -451,7 +451,9 @@ def check_run(
         found = run_checks(sorted(CHECKS, key=lambda each: each.name != "memory for a step"), seen, run)
         with suppress(Unavailable):
             seconds, waiting = time_to_the_end(seen)
-            found.title += f" The run takes about {format_duration(seconds)}, {waiting:.0%} of it waiting for data."
+            share = f"{waiting:.0%} of it waiting for data"
+            # a step of a short one costs more than its computation
+            if seconds >= 60: found.title += f" The run takes about {format_duration(seconds)}, {share}."
         return found
 
 def run_checks(table: list[Check], seen: Any, run: RunState) -> Findings:
