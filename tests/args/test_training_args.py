@@ -131,7 +131,7 @@ def read_by_the_package():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
                 owner = getattr(node.value, "attr", getattr(node.value, "id", ""))
-                if owner in ("args", "a"): found.add(node.attr)
+                if owner in ("args", "_args", "a"): found.add(node.attr)
             elif isinstance(node, ast.Constant) and path.stem == "callbacks": found.add(node.value)   # getattr(args, kind)
     return found
 
