@@ -212,6 +212,6 @@ def accelerator_option(
     key: str,  # of `accelerator_config`, or of its `gradient_accumulation_kwargs`
 ) -> Any:
     "Return a value of `accelerator_config`, or its default."
-    config = args.accelerator_config or {}
+    config: dict = args.accelerator_config or {}  # type: ignore[assignment]
     default = settings_table("config_keys")["accelerator_config"].get(key, {}).get("default")
     return {**config, **config.get("gradient_accumulation_kwargs", {})}.get(key, default)

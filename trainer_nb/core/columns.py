@@ -241,7 +241,7 @@ def append_rows(
     given = {name: lists[name][skip:] for name in ("step", "epoch", "samples", "seconds", *DEFERRED)}
     # an array of whole numbers takes no others; one of numpy takes words and None as well
     columns = {name: np.array(array("q", o) if COLUMN_TYPES[name] == "q" else o, float) for name, o in given.items()}
-    columns["unknown"] = sum(np.array([o is None for o in given[name]]) * (1 << i) for i, name in enumerate(DEFERRED))
+    columns["unknown"] = sum((np.array([o is None for o in given[k]]) * 2**i for i, k in enumerate(DEFERRED)), np.array(0))
     if len({len(column) for column in columns.values()}) > 1: raise ValueError("The columns have different lengths.")
     stop = rows.count + len(columns["step"])
     if stop > len(rows.abandoned): rows.grow(stop - rows.count)

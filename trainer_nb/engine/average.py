@@ -85,7 +85,8 @@ def switch_weights(
 ) -> None:
     "Put the averages into the model, and the weights that are trained in their place; or back."
     trains = is_in_train_mode(optimizer)
-    if hasattr(optimizer, "train"): return optimizer.eval() if trains else optimizer.train()
+    if hasattr(optimizer, "train"):
+        return optimizer.eval() if trains else optimizer.train()  # type: ignore[attr-defined]
     for p, tensors in averaged_tensors(optimizer, model):
         entries = optimizer.state.get(p, {})
         for key in tensors.keys() & entries.keys():

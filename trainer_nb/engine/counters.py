@@ -50,7 +50,7 @@ def share_terms(run: RunState) -> None:
     own = {name: (float(total), steps) for name, (total, steps) in run.counters.terms.items()}
     parts = run.device.world.all_gather_object(own)
     run.counters.terms = {
-        name: tuple(sum(part.get(name, (0.0, 0))[i] for part in parts) / len(parts) for i in (0, 1))
+        name: tuple(sum(p.get(name, (0.0, 0))[i] for p in parts) / len(parts) for i in (0, 1))  # type: ignore[misc]
         for name in {name: None for part in parts for name in part}
     }
 

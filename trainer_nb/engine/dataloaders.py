@@ -131,7 +131,7 @@ def is_overridden(learner: TrainerBase, *names: str) -> bool:
 
 def defining_package(learner: TrainerBase) -> str | None:
     "Return the other package that defines the class of a learner, or one of its base classes; None for user code."
-    return _package_of(type(learner))
+    return _package_of(type(learner))  # type: ignore[arg-type]
 
 @functools.lru_cache(maxsize=8)   # each step asks for that of its learner
 def _package_of(cls: type) -> str | None:

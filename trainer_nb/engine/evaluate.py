@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import count, islice
@@ -179,7 +179,7 @@ class EvalBatches:
 # %% ../../nbs/06_engine/27_evaluate.ipynb #9fb06ea0
 class _NormPass(torch.nn.Module):
     "Run a learner's model on a batch; the only modules in it are BatchNorm layers, whose statistics are computed."
-    def __init__(self, learner: TrainerBase, norms: list[torch.nn.Module]):
+    def __init__(self, learner: TrainerBase, norms: Sequence[torch.nn.Module]):
         super().__init__()
         self.norms = torch.nn.ModuleList(norms)
         self.learner = learner
@@ -201,7 +201,7 @@ def update_batch_norms(learner: TrainerBase) -> None:
     with evaluation_mode(learner):
         batches = ([batch] for batch, _ in islice(EvalBatches(learner, run.loader.loader), limit))
         torch.optim.swa_utils.update_bn(batches, _NormPass(learner, norms))
-        found = [{f"average_{k}": b.clone() for k, b in m._buffers.items()} for m in norms]
+        found = [{f"average_{k}": b.clone() for k, b in m._buffers.items() if b is not None} for m in norms]
     for m, entries in zip(norms, found):
         state[m.weight].update(entries)
 
@@ -336,7 +336,7 @@ def evaluation_loop(
     run.evaluation.eval_dataloader = dataloader
     try:
         with evaluation_mode(learner, dtype):
-            logged = run.verb.eval_logs
+            logged: list[dict] = run.verb.eval_logs  # type: ignore[assignment]
             model = unwrap(run.wrapped_model)
             found = EvalAccumulator(learner, dataloader, description)
             if not run.device.world.is_single_process:
@@ -415,7 +415,7 @@ def finish_evaluation(found: EvalAccumulator, streamed: dict, prefix) -> EvalLoo
         raise ValueError(f"Both compute_metrics and metrics= give {both[0]!r}; give one of them another name.")
     # by the loss, and by the metrics
     logged = average_logs((logs, batch.samples) for batch in outputs.batches for logs in batch.logs)
-    logged |= average_logs((logs, 1) for logs in found.learner.run_state.verb.eval_logs)
+    logged |= average_logs((logs, 1) for logs in found.learner.run_state.verb.eval_logs or ())
     loss = outputs.mean_loss(found.args.logging_nan_inf_filter)
     if loss is not None:
         logged.pop("loss", None)

@@ -72,8 +72,8 @@ def require_optimizer(optimizer: torch.optim.Optimizer | None) -> torch.optim.Op
 class TrainerBase:
     "Hold the user's parts and the override points of a learner, under the Trainer's names."
     run_state: RunState
-    # by name, as learn.snapshot(name) keeps them
-    snapshots: dict[str, Snapshot]
+    snapshots: dict[str, Snapshot]                 # by name, as learn.snapshot(name) keeps them
+    _train_dataset: Any
     # -- the user's parts
     eval_dataset: Any = UserPart()
     processing_class: Any = UserPart()
@@ -126,7 +126,7 @@ class TrainerBase:
         meter = make_memory_meter(args, settings)
         if "tokenizer" in settings:
             warn("tokenizer is the older name of processing_class: give processing_class=tokenizer.")
-            older = settings.pop("tokenizer")
+            older = settings.pop("tokenizer")  # type: ignore[typeddict-item]
             processing_class = older if processing_class is None else processing_class
         script = args if isinstance(args, TrainingArguments) else None
         args = resolve_args(args, settings)

@@ -276,13 +276,12 @@ def check_optimizer(
     the user's optimizer or schedule."""
     mine = {id(p) for p in run.model.parameters()}
     problem = ""
-    if isinstance(run.optimizer, torch.optim.LBFGS) and not is_overridden(run.learner(), "optimize"):
+    learner = run.learner() if run.learner is not None else None
+    if isinstance(run.optimizer, torch.optim.LBFGS) and (learner is None or not is_overridden(learner, "optimize")):
         problem = "LBFGS evaluates the loss several times in a step; override optimize(), with self.update(closure=...)"
     elif not any(id(p) in mine for g in run.optimizer.param_groups for p in g["params"]):
-        problem = (
-            "The optimizer holds none of this model's parameters (of an older model, perhaps, whose cell was run"
-            " again); make it with model.parameters()"
-        )
+        problem = ("The optimizer holds none of this model's parameters (of an older model, perhaps, whose cell was run"
+                   " again); make it with model.parameters()")
     elif run.args.average is not None and hasattr(run.optimizer, "train"):
         problem = f"{type(run.optimizer).__name__} averages the weights itself; leave out average={run.args.average!r}"
     elif getattr(run.lr_scheduler, "optimizer", run.optimizer) is not run.optimizer:
@@ -330,7 +329,7 @@ def create_engine_optimizer(learner: TrainerBase):
         groups[:] = [groups[i] for i in kept]
         check_optimizer(run, (optimizer, scheduler))
     except BaseException:
-        run.optimizer = None
+        run.discard("optimizer")
         raise
     if optimizer is not None and scheduler is None:
         run.made.given_groups = group_settings(optimizer)

@@ -205,7 +205,7 @@ def open_run_log(run: RunState) -> Path | None:
         "packages": {o: str(getattr(sys.modules[o], "__version__", "")) for o in names if o in sys.modules},
         "commit": current_commit(),
     })
-    return run.history.open_log(run.args.output_dir, own_run_name(run))
+    return run.history.open_log(run.args.output_dir, own_run_name(run))  # type: ignore[arg-type]
 
 def start_running(run: RunState) -> None:
     "Resume the run: end a pause, open the log if one is configured, start the clock."

@@ -370,7 +370,7 @@ def _capture_optimizer(run: RunState, tensors, values):
         members = [[names[id(p)] for p in group["params"]] for group in run.optimizer.param_groups]
         for n, p in others.items():
             tensors.put(f"loose/{n}", p)
-    for p, entries in run.optimizer.state.items() if engine is None else ():
+    for p, entries in run.optimizer.state.items() if engine is None else ():  # type: ignore[assignment]
         if id(p) not in names:
             # of a layer that was replaced
             if isinstance(p, torch.nn.Parameter): continue

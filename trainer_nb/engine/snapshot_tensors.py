@@ -136,7 +136,7 @@ def lock_memory(chunk: torch.Tensor) -> torch.Tensor:
 
 class StagedPart(NamedTuple):
     "Hold the place of a tensor, or of a part of it, in page-locked memory."
-    index: int            # of the tensor
+    index: int            # type: ignore[assignment]  # of the tensor
     part: slice | None    # of its bytes; None: all
     view: torch.Tensor    # of a chunk: like the tensor, or its bytes
 
@@ -223,8 +223,8 @@ class StagingArea:
             time.sleep(1e-3)
         self.is_awaited.clear()
         self.turn = 1 - turn
-        if self.users[turn] is not None:
-            wait([self.users[turn]])
+        user = self.users[turn]
+        if user is not None: wait([user])
         key = [(t.dtype, t.shape, t.stride()) for t in tensors]
         if self.plans[turn][0] != key:
             self.plans[turn] = key, divide(tensors, self.places[turn])
@@ -497,5 +497,5 @@ class HostCopies(dict):
         if copying is None:
             here += [(copy, t) for copy, t, _ in there]
         if here:
-            torch._foreach_copy_(*map(list, zip(*here)))
+            torch._foreach_copy_(*map(list, zip(*here)))  # type: ignore[arg-type]
         return copying

@@ -60,8 +60,8 @@ class Holder:
 @dataclass
 class MethodHolder(Holder):
     "Hold an object whose state is returned by a method and set by another one."
-    get: Callable[[], dict] = dict
-    put: Callable[[dict], object] = dict
+    get: Callable[..., dict] = dict
+    put: Callable[..., object] = dict
     def attributes(self) -> dict: return self.get()
     def complete(self, attributes: dict) -> None: self.put(attributes)
 

@@ -184,8 +184,7 @@ def log(
     if run.verb.phase == "step":
         run.current.pending_logs.append((logs, learner.current_weight))
         return
-    logs = to_numbers(logs)
-    logs |= {"epoch": run.state.epoch} | token_metrics(run)
+    logs = {**to_numbers(logs), "epoch": run.state.epoch, **token_metrics(run)}
     run.state.log_history.append({**logs, "step": run.state.global_step})
     run.history.note("log", run.state.global_step, **logs)
     if isinstance(given, MutableMapping):

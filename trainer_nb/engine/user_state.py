@@ -340,7 +340,8 @@ def restore_evaluated(run: RunState) -> None:
         changed -= {n for n, content in after.contents().items() if content.words[:1] == [LeafNode.__name__]}
         for holder in evaluation_holders(run):
             saved = before.holders.get(holder.name)
-            for key in [*vars(holder.owner)] if saved is not None else ():
+            if saved is None: continue
+            for key in [*vars(holder.owner)]:
                 if f"{holder.name}.{key}" in changed and key not in saved["names"]: del vars(holder.owner)[key]
         restore_user_state(run, before, changed, evaluation_holders)
         if run.copies.edits is not None: run.copies.edits.accept(changed)

@@ -58,26 +58,24 @@ class WholeStep:
         run = self.run
         groups = named_groups(run.optimizer, name)
         params = [p for group in groups for p in group["params"]]
-        def complete() -> torch.Tensor:
+        def complete() -> None:
             if not run.device.world.is_single_process:
                 average_gradients(params, run.device.world)
                 seed_all(mix_seed(run.args.seed, SEED_UPDATE, run.state.global_step, run.device.strategy.part))
-            norm, _ = run.device.strategy.clip(params, run.args.max_grad_norm, None)
-            self.step.norm = norm
+            self.step.norm, _ = run.device.strategy.clip(params, run.args.max_grad_norm, None)
             fire_event(self.step.learner, "on_pre_optimizer_step")
-            return norm
-        def evaluate() -> torch.Tensor:
+        def evaluate() -> float | torch.Tensor:
             for p in params: p.grad = None
             # all processes take the same decisions
-            loss = run.device.world.all_reduce_mean(closure().detach())
+            loss = run.device.world.all_reduce_mean(closure().detach())  # type: ignore[misc]
             complete()
             return loss
         which = {} if name is None else {"name": name}
         if closure is None:
             complete()
-            run.optimizer.step(**which)
+            run.optimizer.step(**which)  # type: ignore[call-overload]
         else:
-            run.optimizer.step(evaluate, **which)
+            run.optimizer.step(evaluate, **which)  # type: ignore[arg-type]
         self.updated.update(p for p in params if p.grad is not None)
         for p in params: p.grad = None
         return self.step.norm
@@ -89,7 +87,7 @@ def run_optimize(step: Step) -> None:
     run.modes.enter(run.wrapped_model, run.model)
     await_copies(run)
     batches = []
-    for step.num_done in range(len(run.current.window)):
+    for step.num_done in range(len(run.current.window or ())):
         batches.append(learner._prepare_inputs(step.next_input()))
     vars(learner)["_whole_step"] = whole
     try:

@@ -178,7 +178,7 @@ def step_lines(draft: Draft) -> list[str | Statement]:
         if a.statement is not None:
             if a.is_change: step_to(a.step)
             lines.append(a.statement)
-        elif a.event["kind"] in ACT_CODE and a.is_change:
+        elif a.event is not None and a.event["kind"] in ACT_CODE and a.is_change:
             step_to(a.step)
             lines.append(ACT_CODE[a.event["kind"]](name, a.event["data"]))
     if mode.resume:
@@ -197,7 +197,7 @@ def check_no_later_acts(actions: Sequence[Action]):
     "Raise InvalidOperation for an act after the first step: a checkpoint does not record which lines were executed."
     later = next((a for a in actions if a.step > 0 and a.is_change), None)
     if later is None: return
-    what = repr(later.event["kind"]) if later.event is not None else later.statement.where
+    what = repr(later.event["kind"]) if later.event else later.statement.where  # type: ignore[union-attr]
     raise InvalidOperation(
         f"export_script(resume=True): each job would repeat the script's line for {what} after step"
         f" {later.step}, also the jobs that continue behind it, because a checkpoint does not contain which lines have"
@@ -219,7 +219,7 @@ def begin_script(
     states = load_file(files_folder(path) / "generators.safetensors")
     torch.set_rng_state(states["torch"])
     *keys, position = states["numpy"].tolist()
-    np.random.set_state(("MT19937", keys, position, 0, 0.0))
+    np.random.set_state(("MT19937", np.array(keys, np.uint32), position, 0, 0.0))
     random.setstate((3, tuple(states["python"].tolist()), None))
     return files_folder(path), output_dir
 
@@ -253,7 +253,7 @@ def check_weights(
 
 def end_script(learner: TrainerBase, output_dir: str):
     "Print the last evaluation, or else the last step, and where the model is saved."
-    if not learner.is_world_process_zero(): return
+    if not learner.is_world_process_zero(): return  # type: ignore[attr-defined]
     print(learner.history.evaluations()[-1:] or learner.history[-1:])
     print(f"The model is saved in {output_dir}.")
 
@@ -360,11 +360,10 @@ def check_script_path(path: str | Path) -> Path:
 
 def file_tensors(draft: Draft) -> dict[str, dict[str, torch.Tensor]]:
     "Return the tensors of the files beside a script, by name of the file."
-    torch_state, _, numpy_state, python_state = GENERATORS_AT_IMPORT
-    _, keys, position, *_ = numpy_state
+    torch_state, _, (_, keys, position, *_), python_state = GENERATORS_AT_IMPORT
     generators = {
         "torch": torch_state,
-        "numpy": torch.tensor([*keys.tolist(), position]),
+        "numpy": torch.tensor([*keys.tolist(), position]),  # type: ignore[attr-defined]
         "python": torch.tensor(python_state[1]),
     }
     files = {"generators": generators}

@@ -330,9 +330,9 @@ class Uploader:
         self.planned = checkpoint.name
         # of now: the run may have another one when the checkpoint is written
         repo_id = self.repo_id
-        def add_push(pushes: list[Push], *about: str) -> Path:
+        def add_push(pushes: list[Push], message: str, path_in_repo: str = "") -> Path:
             files = PushFolder(args.save_dir, run.history.run_id)
-            pushes.append(Push(checkpoint.name, files, repo_id, args.hub_revision, *about))
+            pushes.append(Push(checkpoint.name, files, repo_id, args.hub_revision, message, path_in_repo))
             return files.path
         def push(folder: Path | None) -> None:
             pushes: list[Push] = []

@@ -360,8 +360,8 @@ def check_run_not_open(run: RunState, folder: Path, snapshot: Snapshot):
     close_other_logs(own, path)
     def is_open() -> bool:
         # by the notebook that has launched this process, and writes the log of its run
-        is_forwarded = own.log is not None and own.claim is None and path.is_file()
-        return not (is_forwarded and own.path.is_file() and path.samefile(own.path)) and is_open_elsewhere(path)
+        sent_to = own.path if own.log is not None and own.claim is None and path.is_file() else None
+        return not (sent_to is not None and sent_to.is_file() and path.samefile(sent_to)) and is_open_elsewhere(path)
     # the main process writes them, and may have opened the log when another one looks
     if run.device.world.run_on_main(is_open):
         raise ValueError(

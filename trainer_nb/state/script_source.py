@@ -273,7 +273,8 @@ class Action:
     @property
     def is_change(self) -> bool:
         "Return whether this may change the run, other than by a callback."
-        return not self.event["data"].get("by") if self.event is not None else not self.statement.defines
+        if self.event is not None: return not self.event["data"].get("by")
+        return self.statement is not None and not self.statement.defines
 
 def collect_actions(
     learner: TrainerBase,
@@ -322,16 +323,16 @@ def explain_acts(learner: TrainerBase, actions: list[Action]) -> list[str]:
     orders = [count - 0.5 for key, (_, _, count) in VERB_CALLS.items() if key[3] in ids]
     doubts = []
     # statements by which no other act is explained
-    others = [a for a in actions if a.statement is not None and a.is_change]
-    for a in [a for a in actions if a.event is not None and a.event["kind"] in (*_RETURNS, *_OBJECT_ACTS)]:
-        kind, data = a.event["kind"], a.event["data"]
+    others = [(a, a.statement.text) for a in actions if a.statement is not None and a.is_change]
+    for a, e in [(a, a.event) for a in actions if a.event is not None and a.event["kind"] in _RETURNS + _OBJECT_ACTS]:
+        kind, data = e["kind"], e["data"]
         if kind in _RETURNS and data.get("by"):
             doubts.append(f"A callback has called {kind}() at step {a.step}, and the script has no snapshots; let the"
                           " callback change settings instead.")
         if kind in _RETURNS: continue
         if kind == "by hand":
             actions.remove(a)
-            if "gradients" in data["changed"] or (a.event["abandoned"] and "weights" in data["changed"]):
+            if "gradients" in data["changed"] or (e["abandoned"] and "weights" in data["changed"]):
                 raise InvalidOperation(f"export_script() cannot repeat a change of {', '.join(data['changed'])} by hand (after step"
                                        f" {a.step}) that is part of a debug step or was undone later; make it in a callback.")
             # the cell before the verb that noticed the change
@@ -341,9 +342,9 @@ def explain_acts(learner: TrainerBase, actions: list[Action]) -> list[str]:
             continue
         else:
             method = data["method"] if kind == "override" else kind.replace("remove", "(remove|pop)")
-            cells = [s for s in others if s in actions and re.search(rf"\.{method}\b", s.statement.text)][:1]
-            others = [s for s in others if s not in cells]
-        if not a.event["abandoned"] and not cells:
+            cells = [s for s, text in others if s in actions and re.search(rf"\.{method}\b", text)][:1]
+            others = [(s, text) for s, text in others if s not in cells]
+        if not e["abandoned"] and not cells:
             doubts.append(f"After step {a.step} there was {describe_act(kind, data)}, and the script does not do it, since no cell"
                           " of its own has; put it into one, or use learn.set(...), learn.freeze(...) or a callback.")
     return doubts
