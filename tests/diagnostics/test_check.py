@@ -162,7 +162,7 @@ class Texts(nn.Module):
     def __init__(self, last, padding=None):
         super().__init__()
         self.words, self.states, self.head, self.last = nn.Embedding(60, 8, padding_idx=padding), nn.GRU(8, 32, batch_first=True), nn.Linear(32, 2), last
-    def forward(self, input_ids, attention_mask):
+    def forward(self, input_ids, attention_mask=None):
         return self.head(self.states(self.words(input_ids))[0][range(len(input_ids)), self.last(attention_mask)])
 
 
@@ -211,6 +211,7 @@ def padded(rows):
     return {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": torch.tensor([y for _, y in rows])}
 
 
+def without_mask(rows): return {k: v for k, v in padded(rows).items() if k != "attention_mask"}
 def sorted_alone(rows):
     batch = padded(sorted(rows, key=lambda row: -len(row[0])))
     return batch | {"labels": torch.tensor([y for _, y in rows])}
@@ -303,7 +304,8 @@ FAULTS = {
         ({"optimizers": part_of}, {"optimizers": lambda model: torch.optim.Adam(model.parameters())}), ({"optimizers": last_twice}, {}),
     ],
     "norms and biases that are not drawn to 0": [({"optimizers": decayed(0.1)}, {"optimizers": decayed(0.1, torch.optim.AdamW)}), ({"optimizers": decayed(1.0, torch.optim.AdamW)}, {"optimizers": decayed(0.0)})],
-    "outputs that do not see padding": [({**SHORT, "model": lambda: Texts(lambda mask: -1)}, {**SHORT, "model": lambda: Texts(lambda mask: mask.sum(1) - 1)})],
+    "inputs that are not tiny": [({"data": pairs(X[:300] / 2550, Y[:300]), "eval_dataset": None}, {"data": pairs(X[:300] / 2550, Y[:300]), "eval_dataset": None, "model": lambda: nn.Sequential(nn.LayerNorm(8, eps=1e-12), mlp())})],
+    "outputs that do not see padding": [({**SHORT, "data_collator": without_mask, "model": lambda: Texts(lambda mask: -1)}, {**SHORT, "model": lambda: Texts(lambda mask: mask.sum(1) - 1)}), ({**SHORT, "model": lambda: Texts(lambda mask: -1)}, {**SHORT, "model": lambda: Texts(lambda mask: mask.sum(1) - 1)})],
     "adapters that are saved": [({"model": adapted(unfreeze)}, {"model": adapted(modules_to_save=["2"])})],
     "a checkpoint that is used": [({"resume_from_checkpoint": "out/checkpoint-9"}, {})],
     "micro-batches that add up to a batch": [

@@ -33,8 +33,14 @@ def token_batch(seen: Evidence) -> tuple[torch.Tensor, torch.Tensor]:
     ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
     if not isinstance(ids, torch.Tensor) or ids.ndim != 2: raise Unavailable("the batches have no input_ids")
     mask = batch.get("attention_mask")
-    if not isinstance(mask, torch.Tensor) or mask.shape != ids.shape: mask = torch.ones_like(ids)
-    return ids.cpu(), mask.cpu().bool()
+    if isinstance(mask, torch.Tensor) and mask.shape == ids.shape: return ids.cpu(), mask.cpu().bool()
+    ids = ids.cpu()
+    # padding is what texts of several lengths end with, and what stands nowhere else
+    ends = ids == ids[:, -1].mode().values
+    padding = ends.flip(1).cumprod(1).flip(1).bool()
+    lengths = padding.sum(1)
+    is_padded = not lengths.min() and len(lengths.unique()) > 2 and torch.equal(ends, padding)
+    return ids, ~padding if is_padded else torch.ones_like(padding)
 
 def token_labels(seen: Evidence) -> torch.Tensor:
     "Return the labels of the tokens, in the places of the tokens. Raise Unavailable for another task."
@@ -158,10 +164,23 @@ def samples_do_not_see_each_other(seen: Evidence) -> str | None:
     if off < 0.02: return None
     return f"the outputs for two samples differ by {off:.0%} of the largest output from those in a larger batch"
 
+@check("inputs that are not tiny",
+       "next to the biases, inputs as small as that hardly count, so the outputs are nearly the same for all samples",
+       "divide by the standard deviation of the training data (ToTensor() divides images by 255 already)")
+def inputs_are_not_tiny(seen: Evidence) -> str | None:
+    found = {name: n for name, n in seen.training_samples.numbers.items() if name != "target" and n.count}
+    if not found: raise Unavailable("the inputs are no floating-point numbers")
+    rows = sample_rows(seen)
+    apart = float((rows - rows.mean(0)).abs().max() / rows.abs().max().clamp(min=1e-12))
+    tiny = [name for name, n in found.items() if math.sqrt(n.squares / n.count) < 0.02]
+    if not tiny or apart > 0.05: return None
+    low, high = format_value(found[tiny[0]].low), format_value(found[tiny[0]].high)
+    return f"{tiny[0]} goes from {low} to {high}, and the outputs differ by {apart:.1%} of the largest one"
+
 @check("outputs that do not see padding",
        "the result for a text depends on the longest text of its batch: the state of the last position, a mean over"
        " all positions, or an attention without the mask",
-       "use attention_mask in forward: the last token is at attention_mask.sum(1) - 1")
+       "let the batches have an attention_mask, and use it in forward: the last token is at attention_mask.sum(1) - 1")
 def outputs_do_not_see_padding(seen: Evidence) -> str | None:
     _, mask = token_batch(seen)
     if mask.all() or not mask[:, 0].all(): raise Unavailable("no text of the batch has padding at its end")
