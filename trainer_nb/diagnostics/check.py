@@ -214,8 +214,7 @@ def data_are_loaded_in_time(seen: Evidence) -> tuple[str, str] | None:
     # what is short needs no worker
     if loading < computing or loading * left < 60: return None
     needed = min(math.ceil(loading * max(learner.args.dataloader_num_workers, 1) / computing) + 1, 16)
-    times = format_duration(loading), format_duration(computing)
-    what = f"reading the samples of a step takes {times[0]}, and computing with them {times[1]}"
+    what = f"reading a step's samples takes {format_duration(loading)}, and computing {format_duration(computing)}"
     return what, f"dataloader_num_workers={needed}"
 
 @check("one batch that can be learned",
@@ -450,10 +449,9 @@ def check_run(
         # memory first: what does not fit is not tried
         found = run_checks(sorted(CHECKS, key=lambda each: each.name != "memory for a step"), seen, run)
         with suppress(Unavailable):
-            seconds, waiting = time_to_the_end(seen)
-            share = f"{waiting:.0%} of it waiting for data"
+            whole, share = time_to_the_end(seen)
             # a step of a short one costs more than its computation
-            if seconds >= 60: found.title += f" The run takes about {format_duration(seconds)}, {share}."
+            if whole >= 60: found.title += f" The run takes about {format_duration(whole)}, {share:.0%} of it for data."
         return found
 
 def run_checks(table: list[Check], seen: Any, run: RunState) -> Findings:
