@@ -63,9 +63,10 @@ def head_first(): return OwnHead(True)
 
 class OwnHead(nn.Module):
     "A head that is registered before a frozen body."
-    def __init__(self, is_body_frozen):
+    def __init__(self, is_body_frozen, scale=2.0):
         super().__init__()
         self.head, self.body = nn.Linear(32, 2), nn.Linear(8, 32)
+        self.body.weight.data.mul_(scale)   # as if it had been trained
         (self.body if is_body_frozen else self.head).requires_grad_(False)
     def forward(self, x): return self.head(self.body(x).relu())
 
@@ -257,6 +258,7 @@ FAULTS = {
     "evaluation inputs like those of training": [({"eval_dataset": pairs(X[300:] * 64 + 128, Y[300:])}, {}), ({"eval_dataset": {"a": TEST, "b": pairs(X[300:] + 9, Y[300:])}}, {"eval_dataset": {"a": TEST}})],
     "evaluation labels like those of training": [({**TEN, "eval_dataset": pairs(X[300:], 1 + torch.arange(100) % 10)}, {**TEN, "eval_dataset": pairs(X[300:], torch.arange(100) % 10)}), ({"data": pairs(X[SORTED][:150], Y[SORTED][:150]), "eval_dataset": pairs(X[SORTED][150:], Y[SORTED][150:])}, {})],
     "targets of the shape of the outputs": [({**REGRESSION, "data": pairs(X[:300], SUMS[:300, 0]), "loss_func": squares}, {**REGRESSION, "data": pairs(X[:300], SUMS[:300]), "loss_func": squares})],
+    "samples that stay as they are": [({"data": Items(lambda i, kept=X.clone(): (kept[i].add_(0.1), Y[i]))}, {})],
     "columns that vary": [({"data": pairs(X[:300] * torch.eye(8)[2:].sum(0), Y[:300])}, {"data": TRAIN})],
     "outputs that reach the targets": [({**REGRESSION, "data": pairs(X[:300], SUMS[:300]), "model": lambda: nn.Sequential(nn.Linear(8, 1), nn.ReLU())}, {**REGRESSION, "data": pairs(X[:300], SUMS[:300])})],
     "layers that the model has": [({"model": net(lambda n, x: whole(n, n.kept[0](x)), lambda n: setattr(n, "kept", [nn.Linear(8, 8)]))}, {"model": net(lambda n, x: whole(n, n.kept[0]((1 * x).requires_grad_())), lambda n: setattr(n, "kept", nn.ModuleList([nn.Linear(8, 8)])))})],
@@ -324,6 +326,7 @@ FAULTS = {
     "gradients that begin at 0": [({"cls": Growing}, {"cls": Center})],
     "an evaluation in evaluation mode": [({"cls": InTrainMode, "model": lambda: mlp(nn.Dropout(0.5))}, {"cls": Evaluating, "model": lambda: mlp(nn.Dropout(0.5))})],
     "a last layer that is trained": [({"model": net(lambda n, x: n.last(n.first(x)), lambda n: (delattr(n, "norm"), delattr(n, "middle"), freeze_last(n)))}, {"model": head_first})],
+    "frozen layers that were trained": [({"model": lambda: OwnHead(True, 1.0)}, {"model": head_first})],
     "layers in training mode": [({"model": net(in_evaluation)}, {"model": net(whole)})],
     "weights in full precision": [({"model": low, **LOW}, {})],
     "living units": [({"model": dead}, {})],

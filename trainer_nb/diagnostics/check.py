@@ -45,7 +45,7 @@ from ..engine.step import Step, commit_step
 # %% ../../nbs/08_diagnostics/10_check.ipynb #e5a00bdf
 @check("a learning rate for these weights", "weights hardly move, or lose in one step what they have learned",
        "learn.set(lr=...); learn.lr_find() suggests one")
-def learning_rate_for_weights(seen: Evidence) -> str | None:
+def learning_rate_for_weights(seen: Evidence) -> str | tuple[str, str] | None:
     seen.first_step
     run = seen.learner.run_state
     if not run.device.has_whole_run: raise Unavailable("the weights are divided among processes")
@@ -68,21 +68,23 @@ def learning_rate_for_weights(seen: Evidence) -> str | None:
     steps = max(seen.learner.state.max_steps, 20)
     if 1e-3 / steps < ratio < 1 or not math.isfinite(ratio): return None
     what = f"an update at the rate {format_value(max(rates))} moves weights by {format_value(ratio)} times their size"
-    return f"{what}, and the run has {steps:,} steps"
+    return f"{what}, and the run has {steps:,} steps", f"learn.set(lr={max(rates) * 0.03 / max(ratio, 1e-9):.1g})"
 
 @check("norms and biases that are not drawn to 0", "it draws the scales of norms, which begin at 1, to 0",
        "give them a group with weight_decay=0")
-def norms_not_drawn_to_0(seen: Evidence) -> str | None:
+def norms_not_drawn_to_0(seen: Evidence) -> str | tuple[str, str] | None:
     seen.first_step
     optimizer = seen.learner.run_state.optimizer
     names = {id(p): name for name, p in seen.learner.model.named_parameters() if p.ndim == 1}
-    for group in optimizer.param_groups:
+    for k, group in enumerate(optimizer.param_groups):
         decay = float(group.get("weight_decay") or 0)
         held = [names[id(p)] for p in group["params"] if id(p) in names]
         # a decay that is part of the gradient is stronger than one beside it
         is_part = isinstance(optimizer, (torch.optim.SGD, torch.optim.Adam)) and not group.get("decoupled_weight_decay")
         if not held or decay < (0.05 if is_part and not isinstance(optimizer, torch.optim.AdamW) else 0.5): continue
-        return f"{len(held)} norms and biases have a weight decay of {format_value(decay)}: {names_in_short(held)}"
+        what = f"{len(held)} norms and biases have a weight decay of {format_value(decay)}: {names_in_short(held)}"
+        if len(held) < len(group["params"]) or seen.learner.optimizers[0] is None: return what
+        return what, f"learn.optimizers[0].param_groups[{k}]['weight_decay'] = 0.0"
     return None
 
 @check("a checkpoint that is used", "train() does not read this setting, as in the Trainer, and starts anew",
@@ -122,7 +124,8 @@ def schedule_as_long_as_run(seen: Evidence) -> tuple[str, str] | None:
     if gone > 0.5 * left: what = f"the rate of {name} is below 1/1000 of its highest value for {gone} of {left} steps"
     if rises: what = f"the rate of {name} is lowest at step {rates.index(min(rates)) + 1} of {left}, and rises again"
     if why: what = f"{name} ends at step {len(rates)} of {left}{why}"
-    return what, f"give the schedule {left} steps, or lr_scheduler_type=... in place of it"
+    in_epoch = round(left / max(seen.learner.args.num_train_epochs, 1))
+    return what, f"learn.optimizers[1].step_size *= {in_epoch}" if name == "StepLR" else f"give the schedule {left} steps"
 
 @check("samples that are drawn once", "some samples count more than others, or the same ones are in a batch each time",
        "look at the sampler, or leave it out")
@@ -150,12 +153,13 @@ def warmup_within_run(seen: Evidence) -> tuple[str, str] | None:
     return f"the warm-up takes {warmup} of {steps} steps", f"warmup_steps={max(steps // 20, 1)}"
 
 @check("clipping that leaves gradients",
-       "every step is clipped to a small part of its gradient, and a few samples decide its direction",
-       "normalize inputs and targets, or use the mean of a loss in place of its sum")
-def clipping_leaves_gradients(seen: Evidence) -> str | None:
+       "every step is clipped to a small part of its gradient, and a few samples decide its direction: a loss that is a sum,"
+       " or targets far from 0")
+def clipping_leaves_gradients(seen: Evidence) -> tuple[str, str] | None:
     norm, limit = seen.first_step.norm, seen.learner.args.max_grad_norm
     if not limit or norm is None or not math.isfinite(norm) or norm < 100 * limit: return None
-    return f"the norm of the first gradients is {format_value(norm)}, and max_grad_norm is {format_value(float(limit))}"
+    what = f"the norm of the first gradients is {format_value(norm)}, and max_grad_norm is {format_value(float(limit))}"
+    return what, f"max_grad_norm={norm:.1g}"
 
 @check("a best model by its metric", "the worst model counts as the best, since the name does not end in 'loss'",
        "greater_is_better=False", severity="error")

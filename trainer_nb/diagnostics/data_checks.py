@@ -156,7 +156,7 @@ def targets_of_the_outputs_shape(seen: Evidence) -> tuple[str, str] | None:
     return (
         f"the outputs have the shape {tuple(predicted.shape)} and the targets {tuple(labels.shape)}; the loss is"
         f" {format_value(losses[0])}, and {format_value(losses[1])} where both have the first one",
-        f"let the data set return targets of the shape {tuple(predicted.shape[1:])}, or squeeze the outputs"
+        "learn.loss_func = lambda out, y, loss=learn.loss_func: loss(out, y.reshape(out.shape))"
     )
 
 @check("labels that are trained", "-100 means that the loss leaves the label out, so these samples teach nothing",
@@ -171,9 +171,8 @@ def labels_are_trained(seen: Evidence) -> str | None:
     return f"{int(ignored.sum())} of {len(labels)} samples of the first batch have no label but -100"
 
 @check("batches with several classes",
-       "the data are sorted by class and not shuffled, so each class is forgotten while the next one is trained",
-       "leave out train_sampling_strategy='sequential', or give the DataLoader shuffle=True")
-def batches_with_several_classes(seen: Evidence) -> str | None:
+       "the data are sorted by class and not shuffled, so each class is forgotten while the next one is trained")
+def batches_with_several_classes(seen: Evidence) -> tuple[str, str] | None:
     labels, _ = class_labels(seen)
     batch = seen.labels
     if batch.ndim != 1 or len(batch) < 8 or not len(labels): raise Unavailable("batches are too small to tell")
@@ -182,7 +181,10 @@ def batches_with_several_classes(seen: Evidence) -> str | None:
         raise Unavailable("a batch sampler of its own decides")
     most = Counter(labels.tolist()).most_common(1)[0][1] / len(labels)
     if most > 0.6 or len(set(batch.tolist())) > 1: return None
-    return f"all {len(batch)} samples of the first batch have the label {batch[0].item()}"
+    what = f"all {len(batch)} samples of the first batch have the label {batch[0].item()}"
+    if not isinstance(given, DataLoader): return what, "train_sampling_strategy='random'"
+    made = f"DataLoader(learn.train_dataset.dataset, {given.batch_size}, True, collate_fn=learn.train_dataset.collate_fn)"
+    return what, f"learn.train_dataset = torch.utils.data.{made}"
 
 # %% ../../nbs/08_diagnostics/08_data_checks.ipynb #c7341e63
 @check("samples that can be read", "training or evaluation ends where the first of them is drawn", severity="error")
@@ -349,8 +351,8 @@ def samples_divided_once(seen: Evidence) -> str | None:
     return "the training data have a DistributedSampler"
 
 @check("workers that draw different numbers",
-       "all workers draw the same random numbers, and the same ones again in the next epoch",
-       "draw from torch, numpy.random or random, which have other seeds for each sample")
+       "all workers draw the same random numbers, and again in the next epoch; torch, numpy.random and random have other"
+       " seeds for each sample", "dataloader_num_workers=0")
 def workers_draw_different_numbers(seen: Evidence) -> str | None:
     given = seen.learner.train_dataset
     workers = given.num_workers if isinstance(given, DataLoader) else seen.learner.args.dataloader_num_workers

@@ -40,18 +40,15 @@ INCIDENTS: list[Check] = []
 incident = partial(check, table=INCIDENTS)
 
 # %% ../../nbs/08_diagnostics/14_incidents.ipynb #d8cddfbe
-@incident("changes that workers see")
-def workers_see_changes(past: Past) -> Finding | None:
+@incident("changes that workers see", "each worker has a copy of the data set from before the change, and goes on with it",
+          "learn.reset(); learn.set(dataloader_persistent_workers=False)", severity="error")
+def workers_see_changes(past: Past) -> str | None:
     run = past.run
     if not getattr(getattr(run.loader, "loader", None), "persistent_workers", False): return None
     first, now = run.reports.first_digests, attribute_digests(run).items()
     changed = [name for name, value in now if name.startswith("train_dataset.") and first.get(name, value) != value]
     if not changed: return None
-    return Finding(
-        "error", f"{names_in_short(changed)} was changed in the run, and persistent workers read the data",
-        "each worker has a copy of the data set from before the change, and goes on with it",
-        "learn.reset(); learn.set(dataloader_persistent_workers=False)",
-    )
+    return f"{names_in_short(changed)} was changed in the run, and persistent workers read the data"
 
 @incident("units that fire")
 def units_fire(past: Past) -> Finding | None:
@@ -77,16 +74,17 @@ def units_fire(past: Past) -> Finding | None:
     if not began: return None   # a question for check()
     early = max(began - 1 - BACK, 0)
     tries = [*without_change(past, early, began + 1), *(Try(early, setting) for setting in calmer(past, began))]
-    held = tries_that_hold(past, tries, began + AFTER)
-    tried = next((each for each, _ in held if not are_dead()), None)
+    tried = next((each for each, _ in tries_that_hold(past, tries, began + AFTER) if not are_dead()), None)
     if tried is not None: meaning = f"{meaning}; {tried.describe(past)}, most of them fire after step {began + AFTER}"
     return Finding(
         "warning", f"{seen}, most of them from step {began} on; {changes_before(past, min(began + 1, end))}", meaning,
         "learn.reset(); learn.lr_find()" if tried is None else tried.line,
     )
 
-@incident("outputs that differ")
-def outputs_differ(past: Past) -> Finding | None:
+@incident("outputs that differ",
+          "they have collapsed to a constant, for which the loss is low: a loss that compares outputs needs a fixed target",
+          "detach() the target in the loss, then learn.reset()", severity="error")
+def outputs_differ(past: Past) -> str | None:
     if first_lost_step(past) is not None: return None
     spread = []
     for step in (past.run.state.global_step, 0):
@@ -97,16 +95,11 @@ def outputs_differ(past: Past) -> Finding | None:
         spread.append(1 - float(normalize(out.float(), dim=1).mean(0).square().sum()))
         if not spread[0] < 0.02: return None
     if spread[0] > 0.2 * spread[1]: return None
-    return Finding(
-        "error", f"the outputs for different samples have become equal: their directions vary by {format_value(spread[0])}, and"
-        f" varied by {format_value(spread[1])} at the beginning",
-        "they have collapsed to a constant, for which the loss is low: a loss that compares outputs needs a fixed target",
-        "detach() the target in the loss, then learn.reset()",
-    )
+    now, then = map(format_value, spread)
+    return f"the outputs for different samples have become equal: their directions vary by {now}, and varied by {then} at first"
 
 # %% ../../nbs/08_diagnostics/14_incidents.ipynb #1adb0939
-# steps that are taken after the one that went wrong, with another setting
-AFTER = 10
+AFTER = 10   # steps that are taken after the one that went wrong, with another setting
 
 class Try(NamedTuple):
     "Hold what may prevent something: a step to go back to, and what is changed there."
@@ -136,9 +129,7 @@ def without_change(past: Past, earliest: int, first: int) -> list[Try]:
     return [Try(max(steps) - 1)] if steps else []
 
 def tries_that_hold(
-    past: Past, tries: list[Try],
-    until: int,  # a step
-    limit: float = math.inf,  # of a loss
+    past: Past, tries: list[Try], until: int, limit: float = math.inf  # a step, and a limit of losses
 ) -> Iterator[tuple[Try, list[float]]]:
     "Yield those with which weights stay finite and no loss is above a limit until a step, and the losses."
     deadline = time.monotonic() + past.seconds
@@ -190,23 +181,21 @@ def losses_of(past: Past, data: Any, indexes: list[int]) -> dict[int, float]:
 
 def describe_samples(past: Past) -> tuple[str, bool]:
     "Describe the samples of the next step with losses far above those of the others; return whether there are any."
-    run = past.learner.run_state
     rollback_step(begin_step(past.learner))
-    window = run.current.window
+    window = past.learner.run_state.current.window
     try:
         indexes = [i for k in range(len(window)) for i in past.samples_of(window, k)]
         losses = losses_of(past, past.learner.train_dataset, indexes)
     except Unavailable as error:
         return f"its samples are unknown, since {error}", False
-    highest, *others = losses.values()
+    highest, *others = losses.values() or [0.0]
     # of two samples, the other one
     usual = median(np.array(others or [highest]))
     far = [str(i) for i, loss in losses.items() if loss > max(5 * usual, highest / 10)]
     if not far or 2 * len(far) > len(losses): return "no sample stands out in its batch", False
     which, several = ("samples", "up to ") if len(far) > 1 else ("sample", "")
     high, middle = format_value(highest), format_value(usual)
-    beside = f"the median of the others in its batch {middle}"
-    return f"the loss of {which} {names_in_short(far)} is {several}{high}, {beside}", True
+    return f"the loss of {which} {names_in_short(far)} is {several}{high}, the median of its batch {middle}", True
 
 def calmer(past: Past, first: int, parts: Sequence[float] = (2, 10)) -> list[dict[str, float]]:
     "Return settings with which the steps up to one are smaller; `parts`: divisors of the rate."
@@ -271,8 +260,7 @@ STILL = 50      # steps that are enough, and LONG without a rate that helps
 LONG = 100
 TREND = 2.5     # standard errors of a rank correlation
 SIGNIFICANCE = 4.0   # standard errors of the difference of two medians
-# of a MAD, for the standard error of the median of one normal variable
-MEDIAN_ERROR = 1.4826 * 1.25
+MEDIAN_ERROR = 1.4826 * 1.25   # of a MAD, for the standard error of the median of one normal variable
 
 def is_lower(later: np.ndarray, earlier: np.ndarray, least: float) -> bool:
     "Return whether the median of losses is below that of others, beyond the noise and by at least a part of it."
@@ -362,8 +350,10 @@ def evaluations_are_finite(past: Past) -> Finding | None:
         "inputs or targets of the evaluation set are NaN or infinite", "learn.eval_dataset = ... without such samples",
     )
 
-@incident("what is learned holds for other samples")
-def learned_holds_for_others(past: Past) -> Finding | None:
+@incident("what is learned holds for other samples",
+          "labels are shuffled apart from their inputs, or the evaluation set has another mapping of labels, or inputs made"
+          " in another way", "learn.show_batch() of both sets")
+def learned_holds_for_others(past: Past) -> str | None:
     learner, seen = past.learner, Evidence(past.learner, past.seconds)
     sets = learner.eval_dataset
     if len(past.losses) < LONG or first_lost_step(past) is not None: return None
@@ -381,11 +371,9 @@ def learned_holds_for_others(past: Past) -> Finding | None:
     (known, usual, n), (other, most, others) = found
     # two standard errors of what is learned, and one of what is not
     if others < 40 or known < usual + 1 / math.sqrt(n) or other > most + 0.5 / math.sqrt(others): return None
-    return Finding(
-        "warning", f"{known:.0%} of {n} training samples are predicted rightly, and {other:.0%} of {others} evaluation"
-        f" samples, of which {most:.0%} have the commonest class",
-        "what is learned holds for no others: labels are shuffled apart from their inputs, or the evaluation set has"
-        " another mapping of labels, or inputs made in another way", "learn.show_batch() of both sets",
+    return (
+        f"{known:.0%} of {n} training samples are predicted rightly, and {other:.0%} of {others} evaluation samples, of which"
+        f" {most:.0%} have the commonest class"
     )
 
 def risen_samples(past: Past, steps: tuple[int, int], name: str, most: int = 500) -> str:

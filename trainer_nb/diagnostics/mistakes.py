@@ -63,7 +63,7 @@ def layers_made_one_by_one(seen: Evidence) -> str | None:
 def padding_indexes_of_padding(seen: Evidence) -> str | None:
     modules = seen.learner.model.named_modules()
     layers = {id(m.weight): (name, m.padding_idx) for name, m in modules if isinstance(m, nn.Embedding) and m.weight.requires_grad}
-    if all(index is None for _, index in layers.values()): raise Unavailable("no trained embedding has a padding index")
+    if all(index is None for _, index in layers.values()): raise Unavailable("no embedding has a padding index")
     with Calls() as calls: seen.predict(seen.outputs.batch)
     for given in (given for called, given in calls.found if called == "embedding"):
         ids = given["input"].detach().cpu()
@@ -157,8 +157,10 @@ def samples_stay_as_they_are(seen: Evidence) -> str | None:
             return f"sample {i} that was read before changes when it is read again"
     return None
 
-@check("labels that stay with their inputs")
-def labels_stay_with_inputs(seen: Evidence) -> Finding | None:
+@check("labels that stay with their inputs",
+       "the collator puts inputs into another order than labels, so nothing that holds for others can be learned",
+       "let the collator sort the samples, and take inputs and labels from them afterwards", severity="error")
+def labels_stay_with_inputs(seen: Evidence) -> str | Finding | None:
     learner, collate = seen.learner, seen.learner.data_collator
     is_own = collate is not None and not type(collate).__module__.startswith("trainer_nb.")
     if not is_own or isinstance(learner.train_dataset, DataLoader):
@@ -180,8 +182,4 @@ def labels_stay_with_inputs(seen: Evidence) -> Finding | None:
     if len(one) != len(indexes) or sorted(x for x, _ in one) != sorted(x for x, _ in other):
         raise Unavailable("a sample is not a row of the batch, or rows are random")
     if sorted(one) == sorted(other): return None
-    return Finding(
-        "error", "the same samples, collated in another order, have other labels",
-        "the collator puts inputs into another order than labels, so nothing that holds for others can be learned",
-        "let the collator sort the samples, and take inputs and labels from them afterwards",
-    )
+    return "the same samples, collated in another order, have other labels"

@@ -153,7 +153,7 @@ def outputs_depend_on_inputs(seen: Evidence) -> str | None:
        "in evaluation mode the model computes across samples: a softmax or an attention over the batch"
        " (batch_first), a norm without running statistics", "look for the dimension of the batch in forward",
        severity="error")
-def samples_do_not_see_each_other(seen: Evidence) -> str | None:
+def samples_do_not_see_each_other(seen: Evidence) -> str | tuple[str, str] | None:
     rows = sample_rows(seen)
     n = len(rows)
     if n < 3 or seen.is_random: raise Unavailable("outputs are random, or batches have fewer than three samples")
@@ -162,7 +162,9 @@ def samples_do_not_see_each_other(seen: Evidence) -> str | None:
         raise Unavailable("the output of two samples has another shape")
     off = float((few.float().reshape(2, -1) - rows[n - 2:]).abs().max() / rows.abs().max().clamp(min=1e-12))
     if off < 0.02: return None
-    return f"the outputs for two samples differ by {off:.0%} of the largest output from those in a larger batch"
+    what = f"the outputs for two samples differ by {off:.0%} of the largest output from those in a larger batch"
+    rnns = [name for name, m in seen.learner.model.named_modules() if isinstance(m, nn.RNNBase) and not m.batch_first]
+    return (what, f"learn.model.get_submodule({rnns[0]!r}).batch_first = True") if rnns else what
 
 @check("inputs that are not tiny",
        "next to the biases, inputs as small as that hardly count, so the outputs are nearly the same for all samples",
@@ -242,7 +244,7 @@ def scores_in_place_of_probabilities(seen: Evidence) -> tuple[str, str] | None:
     sums = (predicted.float().sum(1) - 1).abs().max() < 1e-3
     name = "sigmoid" if binary else "softmax"
     if not inside or not (binary or sums) or last_function(seen) != name: return None
-    return f"the outputs are those of a {name}, between 0 and 1", f"take the {name} out of the model"
+    return f"the outputs are those of a {name}, between 0 and 1", without_last(seen, name)
 
 # functions that leave numbers as they are, by the names of their nodes in a graph
 _PASSING = frozenset("View Reshape Squeeze Unsqueeze Slice Select Transpose T Permute ToCopy Clone Alias".split())
@@ -255,6 +257,12 @@ def last_function(seen: Evidence) -> str:
         node = node.next_functions[0][0]
     return name_of(node).lower()
 
+def without_last(seen: Evidence, kind: str) -> str:
+    "Return the line that takes the last layer of a kind out of the model, or what to do without one."
+    layers = dict(seen.learner.model.named_modules())
+    names = [name for name in seen.first_step.called if name in layers and type(layers[name]).__name__.lower() == kind]
+    return f"learn.model.set_submodule({names[-1]!r}, torch.nn.Identity())" if names else f"take the {kind} out of the model"
+
 @check("outputs that reach the targets", "the outputs do not reach some of the targets", severity="error")
 def outputs_reach_the_targets(seen: Evidence) -> tuple[str, str] | None:
     numbers = seen.training_samples.numbers.get("target")
@@ -265,7 +273,7 @@ def outputs_reach_the_targets(seen: Evidence) -> tuple[str, str] | None:
     if numbers.low >= low - 0.1 * width and numbers.high <= high + 0.1 * width: return None
     of = "never negative" if high == math.inf else f"between {low} and {high}"
     what = f"targets go from {format_value(numbers.low)} to {format_value(numbers.high)}, and a {name}'s outputs are {of}"
-    return what, f"take the {name} out of the last layer, or scale the targets"
+    return what, without_last(seen, name)
 
 @check("a first loss as of chance",
        "the outputs are large before anything is learned: inputs are not normalized, or the last layer begins large",
@@ -304,7 +312,7 @@ def step_can_be_taken(seen: Evidence) -> Finding | None:
 @check("layers that the model has",
        "they are neither trained nor saved nor moved to a GPU: layers in a list or a dict, or a plain tensor",
        "use nn.ModuleList, nn.ModuleDict or nn.Parameter", severity="error")
-def layers_that_the_model_has(seen: Evidence) -> str | None:
+def layers_that_the_model_has(seen: Evidence) -> str | tuple[str, str] | None:
     learner = seen.learner
     held = [*vars(learner).values(), learner.run_state.optimizer]
     groups = [g for o in held if isinstance(o, torch.optim.Optimizer) for g in o.param_groups]
@@ -323,7 +331,10 @@ def layers_that_the_model_has(seen: Evidence) -> str | None:
     kept = [t for t in (made() for made in lost) if t is not None]
     if not kept: return None
     shapes = names_in_short([str(tuple(t.shape)) for t in kept])
-    return f"forward computes with {len(kept)} trainable tensors that are no parameters of the model, of shape {shapes}"
+    what = f"forward computes with {len(kept)} trainable tensors that are no parameters of the model, of shape {shapes}"
+    held = [(path, name, value) for path, m in learner.model.named_modules() for name, value in vars(m).items()]
+    lists = [f"learn.model.get_submodule({o!r}).{n}" for o, n, v in held if type(v) is list and v and isinstance(v[0], nn.Module)]
+    return (what, f"{lists[0]} = torch.nn.ModuleList({lists[0]})") if lists else what
 
 @check("gradients for all parameters",
        "the loss does not depend on them: a layer that forward does not call, or a detach() behind them",
@@ -336,17 +347,21 @@ def gradients_for_all_parameters(seen: Evidence) -> str | None:
 @check("parameters that the optimizer has",
        "the optimizer was made before a layer was replaced or unfrozen, or of other parts than the model's parameters",
        "make the optimizer of model.parameters(), or leave it to the Learner", severity="error")
-def parameters_of_the_optimizer(seen: Evidence) -> str | None:
+def parameters_of_the_optimizer(seen: Evidence) -> str | tuple[str, str] | None:
     run = seen.learner.run_state
     if run.optimizer is None or not run.device.has_whole_run: raise Unavailable("the optimizer holds other tensors")
     times = Counter(id(p) for g in run.optimizer.param_groups for p in g["params"])
     twice = [name for name, p in run.model.named_parameters() if times[id(p)] > 1]
-    if twice: return f"{len(twice)} parameters are in the optimizer more than once: {names_in_short(twice)}"
+    if twice:
+        what, group = "parameters are in the optimizer more than once", "learn.optimizers[0].param_groups[0]['params']"
+        return f"{len(twice)} {what}: {names_in_short(twice)}", f"{group} = [*dict.fromkeys({group})]"
     lost = [name for name, p in run.model.named_parameters() if p.requires_grad and id(p) not in times]
     if not lost: return None
-    return f"{len(lost)} trainable parameters are not in the optimizer, and never updated: {names_in_short(lost)}"
+    what = f"{len(lost)} trainable parameters are not in the optimizer, and never updated: {names_in_short(lost)}"
+    if len(lost) > 8 or not isinstance(seen.learner.optimizers[0], torch.optim.Optimizer): return what
+    return what, f"learn.optimizers[0].add_param_group({{'params': [*map(learn.model.get_parameter, {lost})]}})"
 
-@check("a last layer that is trained", "usually it is the other way round: the head is new and has to learn most")
+@check("a last layer that is trained", "usually, unless it is a teacher, it is the other way round: the head is new and has to learn most")
 def last_layer_is_trained(seen: Evidence) -> tuple[str, str] | None:
     model = seen.learner.model
     if has_adapters(model): raise Unavailable("the model has adapters")
@@ -358,10 +373,7 @@ def last_layer_is_trained(seen: Evidence) -> tuple[str, str] | None:
     def passes(layer: nn.Module, out: Any) -> bool: return any(t.requires_grad for t in collect_tensors(out).values())
     with measure_outputs({"last": layers[called[-1]]}, passes) as through: seen.predict(seen.outputs.batch, grad=True)
     if not through.get("last"): return None
-    return (
-        f"the last layer that forward calls, {called[-1]}, is frozen, and earlier ones are trained",
-        f"model.get_submodule({called[-1]!r}).requires_grad_(True), unless it is a teacher"
-    )
+    return f"the last layer that forward calls, {called[-1]}, is frozen, and earlier ones are trained", "learn.unfreeze()"
 
 @check("layers in training mode", "dropout does nothing then, and the statistics of batch norms stay what they are",
        "take model.eval() out of forward; learn.freeze(name, eval_mode=True) is for layers that stay")
@@ -378,7 +390,7 @@ def layers_in_training_mode(seen: Evidence) -> str | None:
     return f"no dropout of the model is in training mode in training: {names_in_short(off)}"
 
 @check("tied weights", "both are trained, and a checkpoint keeps only one of them",
-       "model.tie_weights() after the model was changed", severity="error")
+       "learn.model.tie_weights()", severity="error")
 def tied_weights(seen: Evidence) -> str | None:
     model = seen.learner.model
     config = getattr(model, "config", None)
@@ -397,10 +409,9 @@ def weights_in_full_precision(seen: Evidence) -> tuple[str, str] | None:
     ]
     if not low: return None
     dtype = str(low[0][1]).removeprefix("torch.")
-    name = "bf16" if dtype == "bfloat16" else "fp16"
     return (
         f"{len(low)} trained parameters are {dtype}: {names_in_short([name for name, _ in low])}",
-        f"load the model in float32, and pass {name}=True for the computation",
+        "learn.model.float(); learn.args.bf16 = True",
     )
 
 @check("adapters that are saved", "they are not saved with it, and are untrained where it is loaded", severity="error")

@@ -92,12 +92,8 @@ class Past:
         return [] if part is None else list(part.mine)
 
 # %% ../../nbs/08_diagnostics/12_past.ipynb #a7855822
-def changes_between(
-    run: RunState,
-    first: int, end: int,  # steps from one on and before the other
-    lasting: bool = False,  # also parts that were replaced, which going back leaves in use
-) -> dict[int, list[str]]:
-    "Describe what was changed by hand or by a verb, by step."
+def changes_between(run: RunState, first: int, end: int, lasting: bool = False) -> dict[int, list[str]]:
+    "Describe what was changed from a step on and before another, by step; `lasting`: also replaced parts, which stay in use."
     found = {}
     for e in run.history.events:
         if not first <= e["step"] < end or e["abandoned"]: continue
