@@ -25,7 +25,7 @@ from .errors import Interrupted, call_after_cell, call_error, calling_place, ipy
 from .errors import note_lost_device, release_last_traceback
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #c51a8848
-def _in_main_thread() -> bool: return threading.get_ident() == RUN_LOCK.main_thread
+def _in_main_thread() -> bool: return threading.get_ident() == threading.main_thread().ident
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #5d0c1a03
 # modules that hold a lock, or have sent part of a message, for a few instructions
@@ -301,7 +301,6 @@ class RunLock:
 
     def reset(self) -> None:
         "Release the lock and forget all threads; for a forked child, which has no other threads."
-        self.main_thread = threading.main_thread().ident
         self.changed = threading.Condition()
         self.owner: int | None = None   # thread id
         self.depth = 0
