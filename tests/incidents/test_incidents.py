@@ -5,7 +5,9 @@ from run_incidents import examples, run_healthy, run_incident
 from tiny import INCIDENTS
 
 # What is not named yet: the README of this folder says what would be seen.
-MISSED = {"stage_not_frozen", "zeros_from_the_transfer"}
+MISSED = {"stage_not_frozen", "zeros_from_the_transfer", "loss_is_summed"}
+# A warning in place of nothing: the rate is large enough for weights in bfloat16.
+WARNED = {"weights_in_bfloat16"}
 
 
 @pytest.mark.parametrize("incident", INCIDENTS, ids=lambda o: o.name)
@@ -20,4 +22,4 @@ def test_an_incident_is_named(incident, tmp_path, monkeypatch):
 def test_nothing_is_found_in_a_healthy_program(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = run_healthy(HEALTHY.get(name) or examples()[name], name in HEALTHY)
-    assert not found
+    assert bool(found) == (name in WARNED), found
