@@ -500,14 +500,14 @@ class EvaluationMixin(TrainerBase):
             for name, dataset in datasets.items():
                 one = name if own and isinstance(name, str) else dataset
                 metrics |= self.evaluate(one, ignore_keys, f"{metric_key_prefix}_{name}", **gen_kwargs)
-            return Metrics(metrics)
+            return Metrics.shown(metrics)
         with guarded(self, "evaluate()", check_can_use_weights), generating(self, "evaluate()", gen_kwargs):
             begin_run(self)
             metrics = known_evaluation(self.run_state, metric_key_prefix)
             if metrics is None:
                 metrics = evaluate_dataset(self, eval_dataset, ignore_keys, metric_key_prefix)
                 log_evaluation(self, metric_key_prefix, metrics, find_dataset_name(self.eval_dataset, eval_dataset))
-            return Metrics(metrics)
+            return Metrics.shown(metrics)
 
     @checked
     @exclusive

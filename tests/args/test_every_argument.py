@@ -137,7 +137,7 @@ SHOWN = {   # argument: what differs, and what the run without it has too; or th
     **dict.fromkeys(("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"), "live/test_reporting.py::test_trackios_spaces_are_handed_on"),
     "restore_callback_states_from_checkpoint": "core/test_callbacks.py::test_what_a_callback_was_made_with",
     **dict.fromkeys(("on_nan", "on_spike"), "diagnostics/test_guard.py::test_the_run_ends_in_the_same_bytes_after_a_rewind_and_a_resume"),
-    "check_on_start": "diagnostics/test_guard.py::test_a_check_before_the_first_step", "rewind_memory": "state/test_rewind.py::test_memory_is_bounded_and_used_again", "rollback": "promises/test_corners.py::test_weights_that_are_changed_in_a_step_that_fails",
+    "check_on_start": "diagnostics/test_guard.py::test_a_check_before_the_first_step", "rewind_memory": "state/test_rewind.py::test_memory_is_bounded_and_used_again", "rollback": "engine/test_weight_writes.py::test_copies_put_it_back",
     "full_determinism": "engine/test_verbs.py::test_full_determinism_asks_torch_for_it", "fp16": "device/test_gpu.py::test_fp16_trains_and_scales",
     "eval_accumulation_steps": "promises/test_same_numbers.py::test_evaluated_on_the_way", "use_cpu": "args/test_training_args.py::test_where_the_run_takes_place",
     "dataloader_pin_memory": "data/test_batches_to_model.py::test_the_setting_decides_for_every_kind_of_data",

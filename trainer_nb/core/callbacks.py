@@ -262,7 +262,11 @@ class CallbackHandler:
     context: Callable[[], dict[str, Any]] = dict   # returns the keywords of every event; replaced by a learner
     args: EventArgs | None = None                  # of the learner
 
-    def __init__(self, callbacks: Iterable[TrainerCallback | type[TrainerCallback]] = ()):
+    def __init__(
+        self,
+        callbacks: Iterable[TrainerCallback | type[TrainerCallback]] = (),
+        *parts: Any,  # of the Trainer's handler, without effect: the learner has them
+    ):
         self.callbacks: list[TrainerCallback] = []
         self._known: list[TrainerCallback] = []                  # those from which the following were made
         self._listening: dict[str, list[TrainerCallback]] = {}   # callbacks by event that they override

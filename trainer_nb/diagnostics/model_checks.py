@@ -327,7 +327,7 @@ def layers_that_the_model_has(seen: Evidence) -> str | tuple[str, str] | None:
         if hasattr(node, "variable") and id(node.variable) not in known: lost.add(weakref.ref(node.variable))
         waiting += [other for other, _ in node.next_functions]
     # an activation, which a hook of PEFT lets require gradients, ends with the graph
-    visited.clear()
+    node = visited.clear()
     kept = [t for t in (made() for made in lost) if t is not None]
     if not kept: return None
     shapes = names_in_short([str(tuple(t.shape)) for t in kept])

@@ -385,7 +385,7 @@ def create_optimizer_and_schedule(
         is_made = run.optimizer is None
         with seeded_generators(run.args.seed, SEED_PREPARE), keep_given_parts(learner):
             learner.create_optimizer_and_scheduler(run.state.max_steps if steps is None else steps)
-        run.made.schedule_steps = run.state.max_steps if steps is None else steps
+        if makes_schedule(learner): run.made.schedule_steps = run.state.max_steps if steps is None else steps
         # also by an override
         run.made.own_optimizer = run.made.own_optimizer or is_made
         run.made.optimizer_settings = optimizer_settings(run.args)

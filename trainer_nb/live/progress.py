@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import sys
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Sized
 from time import perf_counter
 from types import TracebackType
@@ -18,7 +18,7 @@ import torch
 
 from ..args.training_args import TrainingArguments
 from ..core.callbacks import LOGGER, TrainerCallback, TrainerControl, TrainerState, format_logs
-from ..core.errors import Paused, warn
+from ..core.errors import Paused, ipython_shell, warn
 from ..core.records import TIMING_SUFFIXES
 from ..core.history import History
 from ..display.tables import html_table
@@ -147,6 +147,13 @@ class SpeedMeter:
 # %% ../../nbs/10_live/01_progress.ipynb #e843e6b8
 class Metrics(dict):
     "Hold metrics by name: a dict, which a notebook shows as a table."
+    @classmethod
+    def shown(cls, metrics: dict[str, Any]) -> dict[str, Any]:
+        "Return metrics for a notebook; elsewhere, as they are."
+        return metrics if ipython_shell() is None else cls(metrics)
+
+    # a file has no class of this package, so that torch.load() reads it
+    def __reduce__(self): return OrderedDict, (), None, None, iter(self.items())
     def _repr_html_(self): return html_table([{"metric": name, "value": value} for name, value in self.items()])
 
 def loader_length(loader: Sized) -> int | None:

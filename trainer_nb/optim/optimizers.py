@@ -247,7 +247,7 @@ def create_optimizer(
         repeated = {own[k] for k in kwargs if k in own and kwargs[k] == getattr(args, own[k])}
         ignored = {"learning_rate", "optim", "optim_args", "adam_beta1", "adam_beta2", "adam_epsilon"} - repeated
         if idle := [n for n in args.changed() if n in ignored and not isinstance(getattr(args, n), list)]:
-            warn(f"optimizer_cls_and_kwargs was given, so {', '.join(idle)} has no effect; put it among its keywords.")
+            warn(f"{', '.join(idle)} has no effect: the optimizer is given with its own arguments; put it among them.")
         decays = kwargs.get("weight_decay", args.weight_decay)
         if "params" not in kwargs and decays != args.weight_decay:
             warn(
