@@ -994,6 +994,38 @@ def rewound_over_a_replaced_part(what, snapshot, folder):
     assert learn.rewind(to=4).different == []   # all of these steps are later than the change
 
 
+@scene("restore", "rewind", "reset")
+def activation_replaced(verb, folder):
+    "A layer without parameters goes back like one with them, also one that has two names; steps after the change have the new one."
+    torch.manual_seed(0)
+    shared = nn.ReLU()
+    net = nn.Sequential(nn.Linear(2, 2), shared, nn.Sequential(nn.Linear(2, 2), shared), nn.Linear(2, 1))
+    learn = learner(model=lambda: net, rewind_every=100)
+    learn.step(BEFORE)
+    taken = learn.snapshot()
+    learn.step(1)
+    want = look(learn)
+    learn.model[1], learn.model[2][1] = nn.Tanh(), nn.Sigmoid()
+    learn.step(2)
+    assert "modules" in str(learn.journal)
+    assert learn.rewind(1).different == [] and type(learn.model[1]) is nn.Tanh
+    if verb == "restore": learn.restore(taken)
+    elif verb == "rewind": assert learn.rewind(to=BEFORE).different == []
+    else: learn.reset()
+    learn.step(BEFORE + 1 - learn.state.global_step)
+    assert learn.model[1] is learn.model[2][1] is shared and look(learn) == want
+
+
+@scene()
+def layer_replaced_by_another_class(folder):
+    "It is refused, since it computes another function of the same weights."
+    learn = learner()
+    learn.step(1)
+    taken = learn.snapshot()
+    learn.model.layer = type("Other", (nn.Linear,), {})(2, 1)
+    with pytest.raises(ValueError, match="'layer' was replaced by a module of another class"): learn.restore(taken)
+
+
 @scene("loss", "collator", "data", "callback")
 def rewound_over_the_same_object(where, folder):
     "A part that is assigned again is no other part."

@@ -121,6 +121,8 @@ def is_of_user(owner: object, name: str) -> bool:
     "Return whether an attribute of an object is one of the user's: not of every learner."
     return not isinstance(owner, TrainerBase) or name not in LEARNER and not of_package(find_attribute(type(owner), name)[0])
 
+def _classes(run: RunState) -> dict[str, type]: return {name: type(m) for name, m in run_modules(run).named_modules()}
+
 def _group_settings(group: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in group.items() if isinstance(v, int | float | str | tuple)}
 
@@ -139,6 +141,8 @@ class Edits:
         self.modules: list[torch.nn.Module] = []
         self.tables: list[dict] = []
         self.inside: tuple[list[int], list[int]] = [], []
+        # the classes of these modules, by name
+        self.classes: dict[str, type] = {}
         # the modes of these modules at the end of the last verb that trains
         self.modes: list[bool] = []
         self.stamped: list[AttributeStamps] = []
@@ -193,6 +197,7 @@ class Edits:
         tables = [(name, vars(m).get(name)) for m in self.modules for name in names]
         self.tables = [t for name, t in tables if t is not None and not (t and name == "_buffers")]
         self.inside = self._inside()
+        self.classes = _classes(run)
         self.stamped = []
         if run.device is not None and not run.device.world.is_single_process and not self.is_compared: return
         counts = run.callbacks.num_calls
@@ -227,7 +232,10 @@ class Edits:
             here = {holder.name: holder.owner for holder in editable_holders(run)}
             present = [one for one in edited if here.get(one.name) is one.owner]
             changed += [n for one in present for n in one.changed() if is_of_user(one.owner, n.rpartition(".")[2])]
-        if self.inside != self._inside(): self.parts = []
+        if self.inside != self._inside():
+            self.parts = []
+            here = _classes(run)
+            if any(here.get(name, cls) is not cls for name, cls in self.classes.items()): changed.append("modules")
         if self.parts != self._parts(run) or self.modes != [*map(_TRAINING, self.modules)]: self.is_prepared = False
         if changed: self.keep(run)
         return changed

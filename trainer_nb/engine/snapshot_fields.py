@@ -16,12 +16,13 @@ from ..args.training_args import PROCESS_FIELDS, without_subclass_fields
 from ..core.callbacks import exported_state
 from ..device.model_patches import PATCH_ARGS
 from ..device.deepspeed import MASTER, has_flat_state, torch_scale
+from ..device.strategy import module_class
 from ..device.sharding import copy_into, full_shape, is_strategy_tensor, state_like, to_local
 from ..device.weight_storage import ReadOnlyWeight, has_adapters, is_packed, is_read_only, is_spread
 from .snapshot_tensors import HostCopies, SharedCopies, Snapshot, is_shared, list_merged_adapters, to_gpu
 from .loss import describe_output
 from .given_parts import drop_loader
-from ..core.nodes import has_own_memory
+from ..core.nodes import Live, has_own_memory
 from .run_state import RunState, Task, schedule_args
 from .state_holders import code_holders, optimizer_holders
 from .training_modes import restore_modes
@@ -192,6 +193,10 @@ def _capture_model(run: RunState, tensors, values):
             tensors.put(n, t, not t.requires_grad or id(t) in limited, shares=frozen)
     values["buffers"] = walk.owners()
     values["modules"] = [n for n, _ in walk.each]
+    values["layers"] = Live()
+    # of a module with parameters its class: a snapshot has copies of these
+    named = run.model.named_modules(remove_duplicate=False) if run.model is not None else ()
+    values["layers"].objects = [(n, module_class(m) if any(True for _ in m.parameters()) else m) for n, m in named]
     # those that state_dict() omits
     values["passing"] = [n for n, (m, k) in walk.slots.items() if k in m._non_persistent_buffers_set]
     values["trainable"] = [n for n, p in walk.weights if p.requires_grad]
@@ -271,6 +276,15 @@ def _check_read_only(run: RunState, walk: ModuleWalk, there: dict[str, str]):
             " quantization_config= and device_map=, attach the adapters, and make a new Learner."
         )
 
+def _replaced_layers(run: RunState, snapshot: Snapshot) -> dict[str, Any]:
+    """Return the modules of the model, or the classes of those with parameters, in whose places code has put other
+    ones since; none for a snapshot of another learner or process."""
+    live = snapshot.values.get("layers")
+    if live is None or run.model is None or not is_own(run, snapshot): return {}
+    here = dict(run.model.named_modules(remove_duplicate=False))
+    def stays(n: str, m: Any) -> bool: return module_class(here[n]) is m if isinstance(m, type) else here[n] is m
+    return {n: m for n, m in live.objects if n and not (n in here and stays(n, m))}
+
 def _check_model(run: RunState, snapshot: Snapshot):
     walk = ModuleWalk(run)
     there = _model_tensors(snapshot)
@@ -295,6 +309,11 @@ def _check_model(run: RunState, snapshot: Snapshot):
         if name in here and name in there:
             why = f"{shown} has the shape {tuple(snapshot.shape_of(name))} there and {tuple(full_shape(here[name]))} here"
         raise ValueError(f"The snapshot is of another model: {why}.")
+    if name := next((n for n, m in _replaced_layers(run, snapshot).items() if isinstance(m, type)), None):
+        raise ValueError(
+            f"The snapshot is of another model: {name!r} was replaced by a module of another class; assign the former one"
+            " again."
+        )
     cast = walk.cast_names()
     other = next((n for n in here if n[0] == "w" and here[n].dtype != there[n].dtype and n not in cast), None)
     if other and not _changes_precision(run, snapshot):
@@ -304,6 +323,11 @@ def _check_model(run: RunState, snapshot: Snapshot):
         )
 
 def _restore_model(run: RunState, snapshot: Snapshot):
+    for n, m in _replaced_layers(run, snapshot).items():
+        path, key = _module_of(n)
+        run.model.get_submodule(path)._modules[key] = m
+        # this is no edit
+        if run.copies.edits is not None: run.copies.edits.parts = []
     walk = ModuleWalk(run)
     there = _model_tensors(snapshot)
     here = dict(walk.named())
