@@ -550,7 +550,7 @@ OTHERS = {
     "set(lr=None)": (lambda learn: learn.set(lr=None), ValueError, "lr=None should be above 0"),
     "set(lr=text)": (lambda learn: learn.set(lr="1e-3"), ValueError, "lr='1e-3' is text; give a number: lr=1e-3."),
     "predict(sample)": (lambda learn: learn.predict((X[0], Y[0])), TypeError, r"a tuple of 2 tensors or arrays: for one sample, learn.predict_one\(sample\).*TensorDataset\(X, Y\)"),
-    "predict_one(data)": (lambda learn: learn.predict_one(TensorDataset(X, Y)), TypeError, r"one sample, not a TensorDataset; learn.predict\(dataset\)"),
+    "predict_one(data)": (lambda learn: learn.predict_one(TensorDataset(X, Y)), TypeError, r"one sample, not a TensorDataset; learn.predict\(data\)"),
     "opt_func=": (lambda learn: learner(opt_func=torch.optim.SGD), TypeError, r"`opt_func`: give a name.*optimizer_cls_and_kwargs=\(torch.optim.SGD"),
     "scheduler=": (lambda learn: learner(scheduler=None), TypeError, r"`scheduler`: give a name, such as lr_scheduler_type='cosine'"),
     "load_learner": (lambda learn: trainer_nb.load_learner, AttributeError, r"has no attribute 'load_learner'.*learn.load_checkpoint\(folder\)"),

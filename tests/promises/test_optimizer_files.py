@@ -176,14 +176,6 @@ def test_an_adafactor_with_its_own_rate_is_not_taken_for_ours(tmp_path):
     with pytest.raises(ValueError, match="optimizer.pt"): learn.load_checkpoint(tmp_path/f"checkpoint-{AT}")
 
 
-@pytest.mark.parametrize("option, value", [("beta1", 0.9), ("scale_parameter", True)])
-def test_options_that_differ_are_named(option, value, tmp_path):
-    theirs("adafactor", {}, tmp_path, save_strategy="steps", save_steps=AT)
-    learn = ours("adafactor", dict(optim_args=f"{option}={value}"))
-    said = learn.load_checkpoint(tmp_path/f"checkpoint-{AT}").said
-    assert len(said) == 1 and said[0].startswith(f"{option} of the optimizer's groups is")
-
-
 # --- an optimizer with entries of every kind ------------------------------------------------------------------------------
 
 class Everything(torch.optim.Optimizer):

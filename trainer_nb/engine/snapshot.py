@@ -193,7 +193,7 @@ def whole_or_not(run: RunState) -> Iterator[None]:
 
 # %% ../../nbs/06_engine/17_snapshot.ipynb #43f67564
 _NOT_COMPARED = frozenset("""shapes made_with run taken place length batches about seconds callbacks bookmark
-    user layers""".split())
+    user layers schedule_steps""".split())
 
 def differences(a: Snapshot, b: Snapshot) -> list[str]:
     """Return the names of the values that differ, byte for byte, between two snapshots.
