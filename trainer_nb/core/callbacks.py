@@ -20,7 +20,7 @@ from functools import partial
 from itertools import repeat
 from operator import is_
 from pathlib import Path
-from typing import Any, Self, TextIO, cast
+from typing import Any, Protocol, Self, TextIO, cast
 
 import torch
 
@@ -29,7 +29,31 @@ from .interrupts import InterruptGuard
 from .seeding import SEED_CALLBACK, mix_seed, seed_all
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #5c3708e0
-EventArgs = Any   # TrainingArguments, which the next chapter defines
+class EventArgs(Protocol):
+    "Describe the fields of `TrainingArguments` that the callbacks of this module read."
+    output_dir: str | None
+    seed: int
+    per_device_train_batch_size: int
+    gradient_accumulation_steps: int
+    logging_strategy: str
+    logging_first_step: bool
+    log_level: str
+    log_level_replica: str
+    eval_strategy: str
+    eval_delay: float
+    save_strategy: str
+    load_best_model_at_end: bool
+    metric_for_best_model: str | None
+    greater_is_better: bool | None
+    @property
+    def saves_checkpoints(self) -> bool: ...
+    @property
+    def save_dir(self) -> str: ...
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def should_log(self) -> bool: ...
+    def get_process_log_level(self) -> int: ...
 
 # fields of the state that identify this process: not part of the run
 PROCESS_STATE_FIELDS = ("is_world_process_zero", "is_local_process_zero")
@@ -501,7 +525,14 @@ class DefaultFlowCallback(TrainerCallback):
             control.should_save = True
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #1aa9dd60
-def event_arguments(learner: Any) -> dict[str, Any]:
+class EventSource(Protocol):
+    "Describe a learner whose events are called."
+    @property
+    def run_state(self) -> Any: ...   # engine.run_state.RunState
+    @property
+    def processing_class(self) -> object: ...
+
+def event_arguments(learner: EventSource) -> dict[str, Any]:
     "Return the keywords of every event as a dict."
     run = learner.run_state
     return {
@@ -515,7 +546,7 @@ def event_arguments(learner: Any) -> dict[str, Any]:
     }
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #75eb11ae
-def bound_handler(learner: Any) -> CallbackHandler:
+def bound_handler(learner: EventSource) -> CallbackHandler:
     "Return the run's handler, which adds the keywords of every event."
     handler = learner.run_state.callbacks
     reference = weakref.ref(learner)
@@ -539,7 +570,7 @@ _SEEDED_EVENTS = {
 }
 
 def fire_event(
-    learner: Any,
+    learner: EventSource,
     event: str,
     pending: list[TrainerCallback] | None = None,  # callbacks to be called; None: all that override the event
     **data: Any,
@@ -558,7 +589,7 @@ def fire_event(
         event, pending, run.args, run.state, run.control, run.interrupts, position, **event_arguments(learner), **data
     )
 
-def fire_event_safely(learner: Any, event: str, **data: Any) -> BaseException | None:
+def fire_event_safely(learner: EventSource, event: str, **data: Any) -> BaseException | None:
     "Call an event on every callback that overrides it, even if one raises; return the first error or None."
     pending = list(learner.run_state.callbacks.listeners(event))
     first_error: BaseException | None = None
@@ -619,7 +650,7 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
         state: TrainerState,
         control: TrainerControl,
         metrics: dict[str, Any] | None = None,
-        learner: Any = None,
+        learner: EventSource | None = None,
         **kwargs: Any,
     ):
         "Count an evaluation of the loop, and request the end of training when the patience is exhausted."

@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import torch
 
@@ -24,6 +25,7 @@ from ..core.errors import calling_place
 from ..core.history import History
 from ..core.interrupts import InterruptGuard
 from ..core.memory import MemoryMeter
+from ..core.records import Record
 from ..data.collate import comparable_copy, is_identical
 from ..data.loader import MicroBatch, ResumableLoader
 from ..data.sampling import Cursor
@@ -67,6 +69,63 @@ rebuilt_field = partial(_field, "part")
 group_field = partial(_field, "group")
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #c70ee2d8
+# What the engine calls of parts that higher chapters define; their classes say what each method does.
+
+class RemoteRunPart(Protocol):
+    "Describe `launch.remote_run.RemoteRun`, which trains the run in other processes."
+    def handles_verb(self, name: str) -> bool: ...
+    def do(self, learner: TrainerBase, name: str, args: tuple, kwargs: dict[str, Any]) -> Any: ...
+    def run_on_all(self, learner: TrainerBase, function: Callable[[TrainerBase], Any]) -> list[Any]: ...
+    def run_slice(
+        self, learner: TrainerBase, verb: str,
+        until: Callable[[Record], bool] | None = None, after_step: Callable[[Record], object] | None = None,
+    ) -> bool: ...
+    def one_step(self, learner: TrainerBase) -> tuple[Record | None, bool]: ...
+    def pause(self, learner: TrainerBase) -> None: ...
+    def refuse(self, what: str) -> None: ...
+    def refuse_reading(self, name: str, example: str) -> None: ...
+    def report_assignment(self, name: str, call: str, is_repeated: bool) -> None: ...
+    def warn_stale_model(self) -> None: ...
+    def home(self, learner: TrainerBase) -> None: ...
+    def words(self) -> str: ...
+    def memory(self) -> dict[str, Any] | None: ...
+    @property
+    def processes(self) -> Any: ...
+
+class SaverPart(Protocol):
+    "Describe `state.async_save.Saver`, which writes checkpoints in the background."
+    extra_step: int | None
+    def check(self) -> None: ...
+
+class UploaderPart(Protocol):
+    "Describe `state.hub.Uploader`, which pushes the run to a repository of the Hub."
+    token: str | None
+    def open(self, learner: TrainerBase) -> None: ...
+    def plan_push(self, learner: TrainerBase, checkpoint: Path) -> Callable[[Path | None], None] | None: ...
+    def wait(self, interrupts: InterruptGuard | None = None) -> bool: ...
+    def free(self, interrupts: InterruptGuard | None = None) -> None: ...
+    def access(self) -> tuple[str | None, str | None, str | None]: ...
+
+class RewindBufferPart(Protocol):
+    "Describe `state.rewind_buffer.RewindBuffer`, which keeps recent snapshots."
+    def before_step(self, learner: TrainerBase) -> None: ...
+    def clear(self) -> None: ...
+
+class GuardPart(Protocol):
+    "Describe `diagnostics.guard.Guard`, which looks at the losses, and goes back where the settings say so."
+    def look(self, learner: TrainerBase, reads: bool) -> bool: ...
+    def go_back(self, learner: TrainerBase) -> bool: ...
+
+class DebugStepPart(Protocol):
+    "Describe `diagnostics.debug_step.DebugStep`, a step that is run part by part."
+    def abort(self) -> None: ...
+
+class BackgroundRunPart(Protocol):
+    "Describe `live.background.BackgroundRun`, which trains in a thread."
+    @property
+    def training(self) -> bool: ...
+    def request_pause(self) -> None: ...
+
 _Result = TypeVar("_Result")
 
 Phase = Literal[
@@ -105,7 +164,7 @@ class CurrentStep:
     step_rolled_back: bool = False           # the last step was rolled back
     # copies of weights to the host; the next update waits for them
     pending_copies: list[AsyncHostCopy] = field(default_factory=list)
-    debug_step: Any = None                   # the open diagnostics.debug_step.DebugStep
+    debug_step: DebugStepPart | None = None  # the open debug step
     corrupted: str = ""                      # why the run cannot continue; "" if it can
     unloaded: Snapshot | None = None         # the run's state, if this process could not load it
     has_stale_weights: bool = False          # the model has other weights than that run
@@ -204,13 +263,13 @@ class Reports:
 
 @dataclass(repr=False, eq=False, slots=True)
 class HigherParts:
-    "Hold parts whose classes higher chapters define, or None."
-    remote_run: Any = None      # launch.remote_run: the processes that have the run; None: it is in this one
-    saver: Any = None           # state.async_save: writes checkpoints in the background
-    uploader: Any = None        # state.hub: pushes the run to a repository of the Hub
-    rewind_buffer: Any = None   # state.rewind_buffer: keeps recent snapshots
-    guard: Any = None           # diagnostics.guard: looks at the losses, and goes back where the settings say so
-    background_run: Any = None  # live.background: a run that trains in a thread
+    "Hold parts whose classes higher chapters define."
+    remote_run: RemoteRunPart | None = None  # the processes that have the run; None: it is in this one
+    saver: SaverPart | None = None
+    uploader: UploaderPart | None = None
+    rewind_buffer: RewindBufferPart | None = None
+    guard: GuardPart | None = None
+    background_run: BackgroundRunPart | None = None
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #9c1e5a70
 class GivenSettings:
