@@ -263,11 +263,22 @@ def test_a_restored_run_has_the_schedule_of_its_length():
     def make():
         torch.manual_seed(0)
         return Own(Net(), train_dataset=rows(), learning_rate=1e-2, per_device_train_batch_size=4, num_train_epochs=1, use_cpu=True, disable_tqdm=True)
-    whole, learn = make(), make()
+    class Refuses(TrainerCallback):
+        armed = False
+        def state_dict(self): return {"n": 1}
+        def load_state_dict(self, state):
+            if self.armed: raise ArithmeticError("not today")
+    whole, learn, refuses = make(), make(), Refuses()
+    learn.add_callback(refuses)
     whole.train()
     start = learn.snapshot()
     learn.set(gradient_accumulation_steps=2)
     learn.step()
+    # a restore that fails keeps the schedule, too
+    schedule, before, refuses.armed = learn.lr_scheduler, learn.snapshot(), True
+    with pytest.raises(ArithmeticError): learn.restore(start)
+    refuses.armed = False
+    assert learn.lr_scheduler is schedule and differences(learn.snapshot(), before) == []
     learn.restore(start)
     learn.train()
     assert equal(learn, whole)

@@ -65,17 +65,22 @@ def restore_run(
     check_snapshot(run, snapshot)
     check_stream_position(learner, snapshot)
     check_data_length(run, snapshot)
-    made = snapshot.values["schedule_steps"]
-    if makes_schedule(learner) and made not in (None, run.made.schedule_steps):
-        # before the first step, set() has made it for another length
-        run.discard("lr_scheduler")
-        create_optimizer_and_schedule(learner, made)
+    schedule = run.lr_scheduler, run.made.schedule_steps
     with replaced_past(run):
         # of an earlier run, whose rows are in another history
         if snapshot.values["run"] != run.history.run_id:
             run.history = History(parent=snapshot.values["run"])
-        restore_here(learner, snapshot)
-        redistribute_data(learner, snapshot)
+        try:
+            steps = snapshot.values["schedule_steps"]
+            if makes_schedule(learner) and steps not in (None, schedule[1]):
+                # before the first step, set() has made it for another length
+                run.discard("lr_scheduler")
+                create_optimizer_and_schedule(learner, steps)
+            restore_here(learner, snapshot)
+            redistribute_data(learner, snapshot)
+        except BaseException:
+            run.lr_scheduler, run.made.schedule_steps = schedule
+            raise
     record_act(run, "restore", name=name)
     report_lost(run, "restore()")
 
