@@ -7,8 +7,7 @@ from torch import nn
 from torch.utils.data import IterableDataset
 
 from trainer_nb import Learner, TrainingArguments, differences
-from trainer_nb.data.sampling import BalancedBatchSampler, LengthGroupedSampler
-from trainer_nb.data.sampling import RankShard
+from trainer_nb.data.sampling import LengthGroupedSampler
 
 pytestmark = [pytest.mark.filterwarnings("ignore:This DataLoader will create"), pytest.mark.usefixtures("one_thread")]
 
@@ -105,42 +104,13 @@ def test_samples_of_a_step_cannot_change_within_an_order_by_length(tmp_path):
     assert sum(a for a, b in learn.model.seen) == len(ROWS) and learn.args.gradient_accumulation_steps == 4
 
 
-def test_batches_of_like_cost_are_the_trainers():
-    theirs = pytest.importorskip("transformers.trainer_pt_utils")
-    for seed, (n, size, window, processes) in enumerate([(64, 4, 2, 2), (100, 2, 4, 3), (48, 3, 1, 4), (37, 4, 2, 1), (64, 1, 2, 2), (80, 8, 5, 1)]):
-        lengths = (torch.randint(1, 9, (n,), generator=torch.Generator().manual_seed(seed)) ** 3).tolist()
-        step, cut = size * window * processes, n - n % (size * window * processes)
-        for rank in range(processes):
-            sampler = theirs.BatchRebalanceSampler(lengths, step, processes, window, seed=42, rank=rank, drop_last=True)
-            sampler.set_epoch(1)
-            parts = list(BalancedBatchSampler(lengths, 42, size, window, drop_last=True).plan(1, RankShard(rank, processes)).iterate_from(0))
-            assert [p.mine for p in parts] == list(sampler) and sum(p.samples for p in parts) == cut
-        plans = [BalancedBatchSampler(lengths, 42, size, window).plan(1, RankShard(rank, processes)) for rank in range(processes)]
-        whole = [list(p.iterate_from(0)) for p in plans]
-        assert len(whole[0]) == plans[0].left(0) and sorted(i for parts in whole for p in parts if p.weight for i in p.mine) == list(range(n))   # each sample once
-        assert all(len({p[k].samples for p in whole}) == 1 for k in range(len(whole[0])))
-        later = list(plans[0].iterate_from(step))
-        assert [p.mine for p in later] == [p.mine for p in whole[0][window:]] and plans[0].left(step) == len(later)
-
-
-def test_a_run_with_batches_of_like_cost(tmp_path):
-    whole = taken_apart(tmp_path, train_sampling_strategy="batch_rebalance")
-    sizes = [a for a, b in whole.model.seen]
-    assert sum(sizes) == 2 * len(ROWS) and len(set(sizes)) > 2 and whole.state.global_step == whole.state.max_steps == 10 and len(sizes) == 20
-    learn = make(train_sampling_strategy="batch_rebalance", dataloader_drop_last=True)
-    learn.step(2)
-    learn.set(per_device_train_batch_size=2)   # what is left is cut anew
-    learn.run(epochs=1)
-    assert sum(a for a, b in learn.model.seen) == 36 and learn.state.global_step == 7
-
-
 class Stream(IterableDataset):
     def __iter__(self): return iter(ROWS)
 
 
-def test_a_stream_has_its_own_order():
-    for order in ("group_by_length", "batch_rebalance"):
-        with pytest.raises(ValueError, match="in its own order; leave it out"): make(data=Stream(), max_steps=3, train_sampling_strategy=order).step()
+def test_another_order_is_refused_or_of_a_table():
+    with pytest.raises(ValueError, match="give 'group_by_length'"): make(train_sampling_strategy="batch_rebalance")
+    with pytest.raises(ValueError, match="in its own order; leave it out"): make(data=Stream(), max_steps=3, train_sampling_strategy="group_by_length").step()
 
 
 # --- workers -----------------------------------------------------------------------------------------------------------
@@ -333,10 +303,9 @@ def test_columns_of_wrapped_models_and_misspelt_ones(caplog):
 
 # --- several processes -------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("order", ["group_by_length", "batch_rebalance"])
-def test_orders_by_length_on_several_processes(order):
+def test_orders_by_length_on_several_processes():
     "Launched in the middle of an epoch, with the global batch kept, every sample is seen once in it, and the tokens of all are counted."
-    settings = dict(train_sampling_strategy=order, include_num_input_tokens_seen="non_padding", logging_steps=1, accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}})
+    settings = dict(train_sampling_strategy="group_by_length", include_num_input_tokens_seen="non_padding", logging_steps=1, accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}})
     alone, learn = make(**settings), make(**settings)
     alone.train()
     learn.step(2)

@@ -91,22 +91,6 @@ def test_numbers_as_scikit_learn_measures_them():
     with pytest.raises(ValueError, match="no number for each label"): ready.regression(EvalPrediction(np.ones((4, 2)), np.ones(4)))
 
 
-def test_entities(monkeypatch):
-    "With seqeval, if it is there; else the line that installs it."
-    import sys, types
-    monkeypatch.setitem(sys.modules, "seqeval", None)
-    with pytest.raises(ImportError, match="pip install seqeval"): ready.entities(["O"])
-    given = []
-    stand_in = types.ModuleType("seqeval.metrics")
-    for name in ("accuracy_score", "f1_score", "precision_score", "recall_score"): setattr(stand_in, name, lambda right, said: given.append((right, said)) or 0.5)
-    monkeypatch.setitem(sys.modules, "seqeval", types.ModuleType("seqeval"))
-    monkeypatch.setitem(sys.modules, "seqeval.metrics", stand_in)
-    logits = np.eye(3)[[[0, 1, 2], [1, 1, 1]]]
-    found = ready.entities(["O", "B-PER", "I-PER"])(EvalPrediction(logits, np.array([[0, 1, -100], [-100, 2, 1]])))
-    assert found == dict.fromkeys(("precision", "recall", "f1", "accuracy"), 0.5)
-    assert given[0] == ([["O", "B-PER"], ["I-PER", "B-PER"]], [["O", "B-PER"], ["B-PER", "B-PER"]])
-
-
 def test_in_a_learner():
     "Given by name, and by the package's own name."
     import trainer_nb

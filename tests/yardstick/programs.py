@@ -239,7 +239,7 @@ def padded(rows):
 
 @program
 def grouped_by_length(note):
-    for given in (dict(), dict(include_num_input_tokens_seen="all"), dict(dataloader_num_workers=2), dict(train_sampling_strategy="batch_rebalance")):
+    for given in (dict(), dict(include_num_input_tokens_seen="all"), dict(dataloader_num_workers=2)):
         learn = make(model=Bag, data=Lengths, data_collator=padded, **dict(train_sampling_strategy="group_by_length", num_train_epochs=2) | given)
         learn.step(3), learn.rewind(1), learn.train()
         note(str(given), learn)

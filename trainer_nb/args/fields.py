@@ -365,7 +365,7 @@ class SettingFields:
     remove_unused_columns: bool = arg(True, "drop the columns that the model's forward does not accept")
     label_names: list[str] | None = arg(None, "names of the labels among the inputs; None: found by their usual names")
     train_sampling_strategy: str = arg(
-        "random", "order of the training data: 'random', 'sequential', 'group_by_length', 'batch_rebalance'"
+        "random", "order of the training data: 'random', 'sequential', 'group_by_length'"
     )
     length_column_name: str = arg("length", "column with the lengths, for train_sampling_strategy='group_by_length'")
     # flags for scripts, which the loop does not read

@@ -77,12 +77,6 @@ class TensorNode(NamedTuple):
     kind: str = ""             # a subclass of torch.Tensor that adds methods only
     attributes: Any = None     # its __dict__, unless it is empty or that of a parameter
 
-class SparseNode(NamedTuple):
-    "Describe a sparse tensor by its parts."
-    layout: str
-    shape: tuple[int, ...]
-    parts: list[Any]
-
 class ArrayNode(NamedTuple):
     "Describe an array of NumPy, or a scalar that is no atom."
     place: BytesPlace
@@ -134,7 +128,7 @@ class ObjectNode(NamedTuple):
 
 # the classes of which the nodes of a tree consist
 NODES = (
-    BytesPlace, HeldNode, LeafNode, CallableNode, SequenceNode, MappingNode, TensorNode, SparseNode, ArrayNode, GeneratorNode,
+    BytesPlace, HeldNode, LeafNode, CallableNode, SequenceNode, MappingNode, TensorNode, ArrayNode, GeneratorNode,
     StatefulNode, ModuleNode, OptimizerNode, ObjectNode,
 )
 

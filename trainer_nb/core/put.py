@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 from .nodes import ATOMS, ArrayNode, CallableNode, GeneratorNode, HeldNode, LeafNode, MappingNode, ModuleNode
-from .nodes import ObjectNode, OptimizerNode, Ref, SequenceNode, SparseNode
+from .nodes import ObjectNode, OptimizerNode, Ref, SequenceNode
 from .nodes import StatefulNode, TensorNode, Tree, Unsupported, available_device, compact, has_own_memory
 from .nodes import has_same_bytes, is_distributed, memory_span, name_of, node_value, region_view, write_tensor
 from .seeding import FUNCTIONS, parts_of, set_generator_state, variables_of
@@ -301,12 +301,6 @@ def _new_tensor(put: Put, node: TensorNode) -> torch.Tensor:
     if node.kind: return made.as_subclass(put.function(node.kind))
     return torch.nn.Parameter(made, node.requires_grad) if node.is_parameter else made.detach()
 
-def _sparse(put: Put, ref: Ref, node: SparseNode, now: Any) -> torch.Tensor:
-    parts = put.items(node.parts)
-    if node.layout == "sparse_coo": return torch.sparse_coo_tensor(parts[0], parts[1], node.shape)._coalesced_(parts[2])
-    layout = getattr(torch, node.layout)
-    return torch.sparse_compressed_tensor(*parts, node.shape, layout=layout)  # type: ignore[call-arg, arg-type]
-
 def _array(put: Put, ref: Ref, node: ArrayNode, now: Any) -> Any:
     found = put.target(ref, now)
     kind = node.place.kind
@@ -427,7 +421,6 @@ _PUT: dict[type, Callable[[Put, Ref, Any, Any], Any]] = {
     SequenceNode: _sequence,
     MappingNode: _mapping,
     TensorNode: _tensor,
-    SparseNode: _sparse,
     ArrayNode: _array,
     GeneratorNode: _generator,
     StatefulNode: _stateful,

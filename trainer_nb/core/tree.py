@@ -24,7 +24,7 @@ import torch
 from .seeding import FUNCTIONS, GENERATOR_TYPES, generator_state, is_global_generator, parts_of, variables_of
 from .nodes import ATOMS, ArrayNode, BytesPlace, CallableNode, GeneratorNode, HeldNode, LeafNode, MappingNode, Memory
 from .nodes import ModuleNode, ObjectNode, OptimizerNode, Piece, Ref, SequenceNode
-from .nodes import SparseNode, StatefulNode, TensorNode, TooLarge, Tree, Unsupported, is_atom
+from .nodes import StatefulNode, TensorNode, TooLarge, Tree, Unsupported, is_atom
 from .nodes import is_distributed, local, name_of
 
 # %% ../../nbs/01_core/10_tree.ipynb #ca8b1f8d
@@ -229,7 +229,7 @@ def is_tensor_with_methods(t: torch.Tensor) -> bool:
     return type(t) not in plain and type(t).__torch_dispatch__ is torch.Tensor.__torch_dispatch__ and not is_distributed(t)
 
 def _tensor(capture: Capture, t: torch.Tensor, path: str) -> Ref:
-    if t.layout is not torch.strided: return _sparse(capture, t, path)
+    if t.layout is not torch.strided: raise Unsupported(f"is a tensor of the layout {str(t.layout).removeprefix('torch.')}")
     part = local(t).detach()
     plain = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
     kind = capture.function(type(t)) if is_tensor_with_methods(t) else ""
@@ -252,19 +252,6 @@ def _tensor(capture: Capture, t: torch.Tensor, path: str) -> Ref:
     if vars(t) and not is_parameter:
         node = node._replace(attributes=capture.attributes(vars(t), path))
     return capture.fill(ref, node)
-
-def _sparse(capture: Capture, t: torch.Tensor, path: str) -> Ref:
-    layout = str(t.layout).removeprefix("torch.")
-    if layout == "sparse_coo":
-        parts = [t._indices(), t._values(), t.is_coalesced()]
-    elif layout in ("sparse_csr", "sparse_bsr"):
-        parts = [t.crow_indices(), t.col_indices(), t.values()]
-    elif layout in ("sparse_csc", "sparse_bsc"):
-        parts = [t.ccol_indices(), t.row_indices(), t.values()]
-    else:
-        raise Unsupported(f"is a tensor of the layout {layout}")
-    ref = capture.node(t)
-    return capture.fill(ref, SparseNode(layout, tuple(t.shape), capture.items(capture.temporary(parts), path)))
 
 def _array(capture: Capture, value: np.ndarray | np.generic, path: str) -> Any:
     is_plain = type(value) is np.ndarray or isinstance(value, np.generic)

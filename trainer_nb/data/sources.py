@@ -599,8 +599,7 @@ class MapSource(BatchSource):
         self._after: SamplerCopy | None = None
         self._begun = False   # whether the run has begun the epoch, and the samplers were left as they were after it
         self.drop_last = getattr(loader.batch_sampler, "drop_last", False)
-        n = self.plan(0).left(0) * share.together if hasattr(loader.batch_sampler, "plan") else len(loader)
-        self.batches = n // share.together if self.drop_last else -(-n // share.together)
+        self.batches = len(loader) // share.together if self.drop_last else -(-len(loader) // share.together)
         self.collate = with_seeded_generators(loader.collate_fn, seeds)
         self._stacks = is_default_collator(loader.collate_fn)
         # the seeds are those from before the first batch
@@ -647,7 +646,6 @@ class MapSource(BatchSource):
         batches = self.loader.batch_sampler
         sampler = self.loader.sampler
         with seeded_for_epoch(self.own, self.seed, epoch): set_epoch(epoch, sampler, batches)
-        if hasattr(batches, "plan"): return batches.plan(epoch, self.share)
         in_order = type(sampler) is SequentialSampler
         by_epoch = getattr(type(sampler), "__iter__", None) is EpochSampler.__iter__
         if type(batches) is BatchSampler and (in_order or by_epoch):

@@ -22,7 +22,7 @@ from ..args.parallel import accelerator_option
 from ..core.errors import of_package, short_repr, warn
 from ..core.tree import of_library
 from ..data.loader import DividedLoader, ResumableLoader
-from ..data.sampling import BalancedBatchSampler, EpochSampler, LengthGroupedSampler, RankShard, sample_lengths
+from ..data.sampling import EpochSampler, LengthGroupedSampler, RankShard, sample_lengths
 from ..data.sources import MapSource
 from .signatures import positional_args
 
@@ -210,17 +210,9 @@ def make_train_sampler(
     if args.train_sampling_strategy == "random": return EpochSampler(len(dataset), args.order_seed)
     inputs = getattr(learner.processing_class, "model_input_names", None) or ["input_ids"]
     lengths = sample_lengths(dataset, args.length_column_name, inputs[0])
-    if args.train_sampling_strategy == "group_by_length":
-        undivided = vars(args) | learner.run_state.data.global_settings
-        chunk = undivided["per_device_train_batch_size"] * undivided["gradient_accumulation_steps"]
-        return LengthGroupedSampler(lengths, args.order_seed, chunk)
-    return BalancedBatchSampler(
-        lengths,
-        args.order_seed,
-        per_process_batch_size(learner, args.train_batch_size),
-        args.gradient_accumulation_steps,
-        args.dataloader_drop_last,
-    )
+    undivided = vars(args) | learner.run_state.data.global_settings
+    chunk = undivided["per_device_train_batch_size"] * undivided["gradient_accumulation_steps"]
+    return LengthGroupedSampler(lengths, args.order_seed, chunk)
 
 def rank_shard(learner: TrainerBase) -> RankShard:
     "Return the part of this process, also before the run is prepared."
@@ -268,10 +260,10 @@ def make_train_loader(learner: TrainerBase) -> DataLoader:
     if not is_iterable_only(dataset):
         if len(dataset) == 0:
             raise ValueError("The train_dataset is empty: its length is 0. Check how it was loaded or filtered.")
-    elif args.train_sampling_strategy in ("group_by_length", "batch_rebalance"):
+    elif args.train_sampling_strategy == "group_by_length":
         raise ValueError(
-            f"train_sampling_strategy={args.train_sampling_strategy!r} needs data that can be indexed, and the"
-            " train_dataset is a stream, which comes in its own order; leave it out."
+            "train_sampling_strategy='group_by_length' needs data that can be indexed, and the train_dataset is a stream,"
+            " which comes in its own order; leave it out."
         )
     def sampler_of(_: Any) -> Sampler:
         # orders by length use the original data set: its column with the lengths is no argument of the model
@@ -310,8 +302,6 @@ def make_loader(
     if is_iterable_only(dataset):
         return DataLoader(to_iterable_dataset(dataset), batch_size, drop_last=drop_last, **options)
     sampler = None if sampler_of is None else sampler_of(dataset)
-    # this one yields whole batches
-    if hasattr(sampler, "plan"): return DataLoader(dataset, batch_sampler=sampler, **options)
     return DataLoader(dataset, batch_size, sampler=sampler, drop_last=drop_last, **options)
 
 # %% ../../nbs/06_engine/07_dataloaders.ipynb #30bca202

@@ -5,9 +5,6 @@
 # %% ../../nbs/06_engine/26_metrics.ipynb #02465a6c
 from __future__ import annotations
 
-import re
-import string
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -95,32 +92,6 @@ def regression(
     r2 = np.where(all_of_it > 0, 1 - left / np.where(all_of_it > 0, all_of_it, 1), (left == 0).astype(float))
     return {"mse": float((off ** 2).mean()), "mae": float(np.abs(off).mean()), "r2": float(r2.mean())}
 
-# %% ../../nbs/06_engine/26_metrics.ipynb #5bfb85f1
-def entities(
-    names: list,  # of the classes: "O", "B-PER", "I-PER", ...
-):
-    """Return a compute_metrics for named entities: precision, recall and F1 of whole entities, accuracy of tokens.
-    Raise ImportError without seqeval."""
-    try:
-        from seqeval.metrics import accuracy_score, f1_score, precision_score, recall_score
-    except ImportError:
-        raise ImportError(
-            "metrics.entities compares whole entities with seqeval, which is not installed: pip install seqeval. "
-            "metrics.tokens needs nothing, and counts single tokens."
-        ) from None
-    names = list(names)
-    def found(eval_pred) -> dict:
-        predicted, labels = _predictions_and_labels(eval_pred)
-        if predicted.ndim == labels.ndim + 1: predicted = predicted.argmax(-1)
-        pairs = [
-            ([names[p] for p in ps[ls != -100]], [names[i] for i in ls[ls != -100]])
-            for ps, ls in zip(predicted, labels)
-        ]
-        predicted_names, label_names = [list(o) for o in zip(*pairs)]
-        functions = {"precision": precision_score, "recall": recall_score, "f1": f1_score, "accuracy": accuracy_score}
-        return {name: float(score(label_names, predicted_names)) for name, score in functions.items()}
-    return found
-
 # %% ../../nbs/06_engine/26_metrics.ipynb #f87ac017
 def decode_predictions(
     tokenizer,
@@ -132,82 +103,47 @@ def decode_predictions(
     rows = [[int(t) if t >= 0 else pad for t in row if t >= 0 or pad is not None] for row in ids]
     return [text.strip() for text in tokenizer.batch_decode(rows, skip_special_tokens=True)]
 
-def edit_distance(
-    a: Sequence,
-    b: Sequence,
-) -> int:
-    "Return the smallest number of insertions, deletions and substitutions that turn one sequence into the other."
-    row = list(range(len(b) + 1))
-    for i, x in enumerate(a, 1):
-        diagonal = row[0]
-        row[0] = i
-        for j, y in enumerate(b, 1):
-            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (x != y))
-    return row[-1]
-
-def normalize_answer(text: str) -> str:
-    "Return an answer in lower case, without punctuation, articles and repeated spaces."
-    text = "".join(c for c in text.lower() if c not in string.punctuation)
-    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
-
 # %% ../../nbs/06_engine/26_metrics.ipynb #b6fa3cc5
-def exact_match(generated: Sequence[str], references: Sequence[str]) -> float:
-    "Return the fraction of answers that equal their references."
-    return float(np.mean([normalize_answer(g) == normalize_answer(r) for g, r in zip(generated, references)]))
-
-
-def answer_f1(generated: Sequence[str], references: Sequence[str]) -> float:
-    "Return the mean F1 of the words of answers."
-    def score(*texts: str) -> float:
-        a, b = (normalize_answer(text).split() for text in texts)
-        if not a or not b: return float(a == b)
-        return 2 * sum((Counter(a) & Counter(b)).values()) / (len(a) + len(b))
-    return float(np.mean([score(g, r) for g, r in zip(generated, references)]))
-
-def _error_rate(generated: list, references: list) -> float:
-    edits = sum(edit_distance(g, r) for g, r in zip(generated, references))
-    length = sum(map(len, references))
-    return edits / length if length else float("nan")
-
-def word_error_rate(generated: Sequence[str], references: Sequence[str]) -> float:
-    "Return the edits of words, divided by the words of all references."
-    return _error_rate([g.split() for g in generated], [r.split() for r in references])
-
-def char_error_rate(generated: Sequence[str], references: Sequence[str]) -> float:
-    "Return the edits of characters, divided by the characters of all references."
-    return _error_rate([*generated], [*references])
-
-def _torchmetrics(name: str):
-    "Return torchmetrics' functions for texts; raise ImportError if they cannot be imported."
+def _torchmetrics(function: str, *given: Any, **options: Any) -> Any:
+    "Call a function of torchmetrics for texts; raise ImportError if it cannot be imported."
     try:
         from torchmetrics.functional import text
     except ImportError:
-        raise ImportError(
-            f"The metric {name!r} is computed by torchmetrics, which is not installed: pip install torchmetrics."
-            " exact_match, f1, wer and cer need nothing."
-        ) from None
-    return text
+        raise ImportError("Texts are compared by torchmetrics, which is not installed: pip install torchmetrics.") from None
+    return getattr(text, function)(*given, **options)
+
+def _answer_score(key: str) -> Callable:
+    "Return a function that compares answers as SQuAD does, from 0 to 1."
+    def score(generated: Sequence[str], references: Sequence[str]) -> float:
+        answers = [{"prediction_text": g, "id": str(i)} for i, g in enumerate(generated)]
+        wanted = [{"answers": {"answer_start": [0], "text": [r]}, "id": str(i)} for i, r in enumerate(references)]
+        return float(_torchmetrics("squad", answers, wanted)[key]) / 100
+    return score
+
+def _corpus_score(
+    function: str,  # of torchmetrics
+    several: bool = True,  # it takes several references for a text
+) -> Callable:
+    "Return a function that compares all texts with their references."
+    def score(generated: Sequence[str], references: Sequence[str]) -> float:
+        return float(_torchmetrics(function, list(generated), [[r] for r in references] if several else list(references)))
+    return score
 
 def rouge(generated: Sequence[str], references: Sequence[str]) -> dict:
     "Return the mean F1 of ROUGE-1, ROUGE-2 and ROUGE-L."
     names = ("rouge1", "rouge2", "rougeL")
-    found = _torchmetrics("rouge").rouge_score(list(generated), list(references), rouge_keys=names)
+    found = _torchmetrics("rouge_score", list(generated), list(references), rouge_keys=names)
     return {name: float(found[f"{name}_fmeasure"]) for name in names}
 
-def _corpus_score(name: str, function: str):
-    def score(generated: Sequence[str], references: Sequence[str]) -> float:
-        return float(getattr(_torchmetrics(name), function)(list(generated), [[r] for r in references]))
-    return score
-
 TEXT_METRICS: dict[str, Callable] = {
-    "exact_match": exact_match,
-    "f1": answer_f1,
-    "wer": word_error_rate,
-    "cer": char_error_rate,
+    "exact_match": _answer_score("exact_match"),
+    "f1": _answer_score("f1"),
+    "wer": _corpus_score("word_error_rate", several=False),
+    "cer": _corpus_score("char_error_rate", several=False),
     "rouge": rouge,
-    "bleu": _corpus_score("bleu", "bleu_score"),
-    "sacrebleu": _corpus_score("sacrebleu", "sacre_bleu_score"),
-    "chrf": _corpus_score("chrf", "chrf_score"),
+    "bleu": _corpus_score("bleu_score"),
+    "sacrebleu": _corpus_score("sacre_bleu_score"),
+    "chrf": _corpus_score("chrf_score"),
 }
 
 def resolve_text_metrics(
