@@ -45,8 +45,8 @@ from .engine.settings import ChangesTable, change_settings, end_here, list_setta
 from .state.async_save import Saver, save_checkpoint_async, save_checkpoint_sync, wait_for_save
 from .state.data_fingerprint import describe_evaluation, warn_other_source
 from .state.hub import await_push, begin_push, find_checkpoint, finish_pushes
-from .state.hub import get_uploader, open_branch_repository, open_repository, pop_token
-from .state.hub import rename_repository, save_and_push, set_token
+from .state.hub import get_uploader, open_branch_repository, open_repository
+from .state.hub import rename_repository, save_and_push, take_token
 from .state.model_files import get_processor, save_model
 from .state.restore import Snapshots, free_run, restart_finished_run, restart_from_first_weights
 from .state.restore import restore_run
@@ -305,10 +305,8 @@ class ChangeMixin(TrainerBase):
         Raise TypeError for an unknown name, and ValueError for a setting that
         cannot be changed in a run, or not to this value."""
         if not changes: return list_settable(self)
-        tokens = pop_token(changes)
-        made = apply_change(self, "set()", lambda: change_settings(self, changes)) if changes else ChangesTable()
-        set_token(self.run_state, tokens)
-        return made
+        take_token(self.run_state, changes)
+        return apply_change(self, "set()", lambda: change_settings(self, changes)) if changes else ChangesTable()
 
     @exclusive
     def freeze(self,
@@ -385,12 +383,10 @@ class ChangeMixin(TrainerBase):
         Raise `InvalidOperation` in the middle of a step or with an optimizer that was passed in, and TypeError or
         ValueError for changes that cannot be made."""
         from trainer_nb.state.branch import branch
-        # before anything is recorded
-        tokens = pop_token(changes)
         with guarded(self, "branch()"):
             begin_run(self)
             new = branch(self, changes)
-        open_branch_repository(new, self, changes, tokens)
+        open_branch_repository(new, self, changes)
         if new.args.enable_jit_checkpoint:
             new._listen()
         return new

@@ -42,7 +42,7 @@ from .replica import finish_save, follow_history, pause_replica, pop_callback_at
 from .replica import prepare_replica, process_location, replica_checksums, run_function, run_verb
 from .replica import share_history
 from ..state.checkpoint_dirs import has_manifest, read_manifest
-from ..state.hub import find_checkpoint, pop_token, set_token
+from ..state.hub import find_checkpoint, take_token
 
 # %% ../../nbs/11_launch/18_remote_run.ipynb #6714b64f
 # how the processes execute a verb: one that reads is repeated after a death; restore() begins another run with a
@@ -70,7 +70,7 @@ def store_named_snapshot(learner: TrainerBase, snapshot: Snapshot, name: str | N
 
 def store_local_settings(learner: TrainerBase, _: Any, **changes):
     "Update the settings whose values differ in the processes: here they have the user's values, and the access token."
-    set_token(learner.run_state, pop_token(changes))
+    take_token(learner.run_state, changes)
     names = learner.run_state.parts.remote_run.local_names
     vars(learner.args).update({name: value for name, value in changes.items() if name in names})
 

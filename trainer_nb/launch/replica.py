@@ -511,7 +511,7 @@ def capture_final_state(replica: Replica) -> Snapshot | None:
         wait_for_save(run)
     if run.parts.uploader is not None:
         # this process, and its thread, are about to end
-        run.parts.uploader.free(run.interrupts)
+        run.parts.uploader.wait(run.interrupts)
     close_callbacks(run)
     if run.device is not None and not run.device.has_whole_run:
         # a collective operation: all processes take part

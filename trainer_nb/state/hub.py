@@ -5,9 +5,7 @@
 # %% ../../nbs/07_state/20_hub.ipynb #f95677bd
 from __future__ import annotations
 
-import atexit
-import concurrent.futures.thread
-import fnmatch
+import concurrent.futures.thread  # noqa: F401
 import json
 import os
 import re
@@ -15,17 +13,16 @@ import shutil
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from ..args.validation import JSON_FILE, args_to_json
 from ..args.fields import HubStrategy
 from ..args.training_args import TrainingArguments, resolve_args
-from ..core.errors import Interrupted, of_package, warn
-from ..core.interrupts import RUN_LOCK, InterruptGuard
+from ..core.errors import Interrupted, warn
+from ..core.interrupts import InterruptGuard
 from ..device.collectives import SINGLE_PROCESS
 from ..engine.given_parts import check_not_remote
 from ..engine.overrides import TrainerBase
@@ -77,43 +74,36 @@ def first_line(text: object) -> str:
     return next((line.strip() for line in str(text).splitlines() if line.strip()), "no reason given").rstrip(".")
 
 # %% ../../nbs/07_state/20_hub.ipynb #4dead508
-class PushFolder:
-    "Hold a folder for the files of a push, which no other process removes."
-    def __init__(self, output_dir: str | Path, run_id: str) -> None:
-        place = Path(output_dir).absolute() / "_push"
+class Push:
+    "Hold the files of one commit, in a folder that no other process removes."
+    def __init__(
+        self,
+        output_dir: str | Path,
+        run_id: str,
+        name: str,  # for sentences: "checkpoint-20"
+        message: str = "",
+        place: str = "",  # folder in the repository; "" for its top
+        repo_id: str | None = None,
+        revision: str | None = None,  # a branch
+        token: str | None = None,
+        is_awaited: bool = False,  # a caller waits for the result, and raises the error itself
+    ) -> None:
+        self.name, self.message, self.place, self.is_awaited = name, message, place, is_awaited
+        self.repo_id, self.revision, self.token = repo_id, revision, token
+        self.future: Any = None  # of the commit, once it is submitted
+        folder = Path(output_dir).absolute() / "_push"
         # those of killed processes; without locks none is known to be one, also not of this run
-        clean_leftovers(place, "")
-        self.pid = os.getpid()
+        clean_leftovers(folder, "")
         self.lock = ExitStack()
-        self.path = self.lock.enter_context(temporary_folder(place / "files", run_id))
-        atexit.register(self.close)
+        self.folder = self.lock.enter_context(temporary_folder(folder / "files", run_id))
 
     def close(self) -> None:
-        "Remove the folder; a forked process leaves it to its parent."
-        if self.pid != os.getpid(): return
-        atexit.unregister(self.close)
-        shutil.rmtree(self.path, ignore_errors=True)
+        "Remove the folder."
+        shutil.rmtree(self.folder, ignore_errors=True)
         # the files of another push may be there
         with suppress(OSError):
-            self.path.parent.rmdir()
+            self.folder.parent.rmdir()
         self.lock.close()
-
-@dataclass(eq=False)
-class Push:
-    "Hold one folder to upload as a commit."
-    name: str  # for sentences: "checkpoint-20"
-    files: PushFolder
-    repo_id: str | None
-    revision: str | None  # a branch
-    message: str
-    path_in_repo: str = ""  # "" for the top of the repository
-    token: str | None = field(default=None, repr=False)
-    is_awaited: bool = False  # a caller waits for the result, and raises the error itself
-    future: Any = None  # of the commit, once it is submitted
-
-    def place(self) -> tuple[str | None, ...]:
-        "Return where a later push replaces this one."
-        return self.repo_id, self.revision, self.path_in_repo
 
 # %% ../../nbs/07_state/20_hub.ipynb #d0662cef
 # in the folder of a checkpoint: the state of the run
@@ -129,29 +119,23 @@ def is_checkpoint_name(name: str) -> bool:
     "Return whether a folder in a repository is a checkpoint."
     return name == "last-checkpoint" or CHECKPOINT_PATTERN.fullmatch(name) is not None
 
-def link_file(source: str, target: str) -> str:
-    "Link a file that is never changed, or copy it where links are unavailable."
+def link_file(source: str, target: str) -> None:
+    "Link a file that is never changed, or copy it where links are unavailable, unless the target is there already."
     try:
         os.link(source, target)
+    except FileExistsError:
+        pass
     except OSError:
         shutil.copy2(source, target)
-    return target
 
-def copy_file(source: str, target: str) -> str:
-    "Copy a file, unless it has just been removed."
+def copy_file(source: str, target: str) -> None:
+    "Copy a file, unless it has just been removed or the target is there already."
     with suppress(FileNotFoundError):
-        shutil.copy2(source, target)
-    return target
+        if not os.path.exists(target): shutil.copy2(source, target)
 
-def add_files(source: Path, target: Path, excluded: tuple[str, ...], copy: Callable[[str, str], str]) -> None:
-    "Add the files of a folder to another one, except those at the top that are there already or match a pattern."
-    for path in sorted(source.iterdir()):
-        to = target / path.name
-        if to.exists() or any(fnmatch.fnmatchcase(path.name, pattern) for pattern in excluded): continue
-        if path.is_dir():
-            shutil.copytree(path, to, copy_function=copy)
-        else:
-            copy(str(path), str(to))
+def add_files(source: Path, target: Path, excluded: tuple[str, ...], copy: Callable[[str, str], None]) -> None:
+    "Add the files and folders of a folder to another one, except those that match a pattern."
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns(*excluded), copy_function=copy, dirs_exist_ok=True)
 
 def add_model(output_dir: str | Path, checkpoint: Path | None, target: Path, texts: Mapping[str, str] = {}) -> None:
     "Add the files for the top of the repository: the model in a checkpoint, and the other files in `output_dir`."
@@ -170,13 +154,20 @@ def finish_uploads() -> None:
     for uploader in list(_UPLOADERS):
         uploader.wait()
 
+def forget_uploads() -> None:
+    "Leave the pushes to the parent of a forked process."
+    for uploader in list(_UPLOADERS):
+        uploader.begin()
+
 # called before the thread pools close, in which huggingface_hub works: the functions that are registered last are
 # called first
 if hasattr(threading, "_register_atexit"):
     threading._register_atexit(finish_uploads)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=forget_uploads)
 
 class Uploader:
-    "Push a run to a repository, one push after the other, while the run continues."
+    "Push a run to a repository, one commit after the other, while the run continues."
     def __init__(
         self,
         token: str | None = None,
@@ -185,87 +176,60 @@ class Uploader:
         url: str | None = None,
     ) -> None:
         self.token, self.repo_id, self.url = token, repo_id, url
-        self._begin()
+        # the checkpoint that was not pushed last, because the push before was not finished; None if there is none
+        self.skipped: str | None = None
+        self.begin()
+        _UPLOADERS.add(self)
 
-    def _begin(self) -> None:
-        self.pid = os.getpid()
-        self.lock = threading.RLock()
-        # its thread ends with it
+    def begin(self) -> None:
+        "Begin with nothing to push."
+        # its thread takes one push after the other
         self.client: Any = None
-        # the first one with a future is being uploaded; those without one have failed, and go before the next push
         self.pushes: list[Push] = []
         # the checkpoint that is being written and will be pushed
         self.planned: str | None = None
-        # the checkpoint that was not pushed last, because the push before was not finished; None if there is none
-        self.skipped: str | None = None
-        _UPLOADERS.add(self)
 
     def is_done(self) -> bool:
         "Return True if nothing is being pushed."
-        return self.pid != os.getpid() or not (self.planned or any(push.future for push in self.pushes))
+        return not (self.planned or self.pushes)
 
-    def current(self) -> str:
-        "Return the name of what is being pushed."
-        return next((push.name for push in self.pushes if push.future), self.planned or "nothing")
-
-    def submit(self, *pushes: Push) -> None:
-        "Push in the background, after the pushes before."
-        if self.pid != os.getpid():
-            self._begin()
-        with self.lock:
-            for old in [push for push in self.pushes if push.future is None]:
-                self.pushes.remove(old)
-                if old.place() in [push.place() for push in pushes]:
-                    old.files.close()
-                else:
-                    self._queue(replace(old, name=old.path_in_repo, token=pushes[0].token))
-            for push in pushes:
-                self._queue(push)
-
-    def _queue(self, push: Push) -> None:
+    def submit(self, push: Push, fill: Callable[[Path], None]) -> Push:
+        "Fill the folder of a push, and push it in the background, after the pushes before."
         self.pushes.append(push)
         try:
+            fill(push.folder)
             self.client = self.client or hub_client()
             push.future = self.client.run_as_future(self._upload, push)
         except BaseException:
-            # the system may be out of threads
+            # the system may be out of threads, or the disk full
             self._end(push)
             raise
-        push.future.add_done_callback(lambda future: self._end(push) if future.cancelled() else None)
+        push.future.add_done_callback(lambda future: self._end(push))
+        return push
 
-    def _end(self, push: Push, is_made: bool = False) -> None:
-        "Remove a push and its files; keep a checkpoint that was not uploaded, unless a later push replaces it."
-        with self.lock:
-            is_replaced = any(other is not push and other.place() == push.place() for other in self.pushes)
-            if is_made or is_replaced or not is_checkpoint_name(push.path_in_repo):
-                push.files.close()
-                self.pushes.remove(push)
-            else:
-                push.future = None
-            if not any(other.future for other in self.pushes):
-                self.client = None
+    def _end(self, push: Push) -> None:
+        push.close()
+        self.pushes.remove(push)
 
     def _upload(self, push: Push) -> Any:
         "Make the commit, and return huggingface_hub's description of it."
-        is_made = False
         try:
             with no_progress_bars():
-                info = hub_client().upload_folder(
-                    repo_id=push.repo_id, folder_path=str(push.files.path), path_in_repo=push.path_in_repo or None,
+                return hub_client().upload_folder(
+                    repo_id=push.repo_id, folder_path=str(push.folder), path_in_repo=push.place or None,
                     commit_message=push.message, revision=push.revision, token=push.token or self.token
                 )
-            is_made = True
-            return info
         except BaseException as error:
+            again = "the next save pushes again, or learn.push_to_hub()"
+            if push.place:
+                again = f"huggingface_hub.upload_folder() pushes the folder {push.name} again"
             text = (
                 f"{push.name} could not be pushed to the Hub ({describe_failure(error, push.repo_id or '')})."
-                " The run and its files are unchanged; the next save pushes again, or learn.push_to_hub()."
+                f" The run and its files are unchanged; {again}."
             )
             if not push.is_awaited:
                 warn_quietly(text)
             raise PushFailed(text) from error
-        finally:
-            self._end(push, is_made)
 
     def wait(self, interrupts: InterruptGuard | None = None) -> bool:
         "Wait until nothing is being pushed; return False if an interrupt ended the waiting."
@@ -282,24 +246,25 @@ class Uploader:
                 return False
         return True
 
+    def current(self) -> str:
+        "Return the name of what is being pushed."
+        return next((push.name for push in self.pushes), self.planned or "nothing")
+
     def wait_until_done(self) -> None:
         "Wait until nothing is being pushed."
         self.wait()
-
-    def free(self, interrupts: InterruptGuard | None = None) -> None:
-        "Wait until nothing is being pushed, and remove the files of failed pushes."
-        if not self.wait(interrupts) or self.pid != os.getpid(): return
-        for push in self.pushes:
-            push.files.close()
-        self.pushes = []
 
     def access(self) -> tuple[str | None, str | None, str | None]:
         "Return the access token, and name and address of the repository, for an uploader in another process."
         return self.token, self.repo_id, self.url
 
-    def open(self, learner: TrainerBase) -> None:
-        "Open the repository of a run that is pushed, unless it is open; all processes call this, and raise an error."
-        ensure_repository(learner, lambda: open_repository(learner))
+    def open(self, learner: TrainerBase, **how: Any) -> None:
+        "Open the repository if it is not open, on the main process; all processes call this, and raise an error."
+        run = learner.run_state
+        def act() -> None:
+            if self.repo_id is None: cast(Any, learner).init_hf_repo(**how)
+        # without a device, the processes are not connected yet
+        (SINGLE_PROCESS if run.device is None else run.device.world).run_on_main(act)
 
     def plan_push(self, learner: TrainerBase, checkpoint: Path) -> Callable[[Path | None], None] | None:
         """Return a function that pushes a checkpoint once it is written, called with None if that failed; None if the
@@ -330,22 +295,19 @@ class Uploader:
         self.planned = checkpoint.name
         # of now: the run may have another one when the checkpoint is written
         repo_id = self.repo_id
-        def add_push(pushes: list[Push], message: str, path_in_repo: str = "") -> Path:
-            files = PushFolder(args.save_dir, run.history.run_id)
-            pushes.append(Push(checkpoint.name, files, repo_id, args.hub_revision, message, path_in_repo))
-            return files.path
-        def push(folder: Path | None) -> None:
-            pushes: list[Push] = []
+        folders = {"checkpoint": ["last-checkpoint"], "all_checkpoints": [checkpoint.name]}.get(args.hub_strategy, [])
+        def push(written: Path | None) -> None:
             try:
-                if folder is None: return
-                add_model(args.save_dir, folder, add_push(pushes, message), texts)
-                if args.hub_strategy in ("checkpoint", "all_checkpoints"):
-                    place = "last-checkpoint" if args.hub_strategy == "checkpoint" else folder.name
-                    add_files(folder, add_push(pushes, f"{message}, checkpoint", place), (), link_file)
-                self.submit(*pushes)
+                for place in ["", *folders] if written is not None else []:
+                    said = f"{message}, checkpoint" if place else message
+                    about = args.save_dir, run.history.run_id, checkpoint.name, said, place, repo_id, args.hub_revision
+                    def fill(folder: Path) -> None:
+                        if place:
+                            add_files(checkpoint, folder, (), link_file)
+                        else:
+                            add_model(args.save_dir, checkpoint, folder, texts)
+                    self.submit(Push(*about), fill)
             except Exception as error:
-                for one in pushes:
-                    if one not in self.pushes: one.files.close()
                 warn_quietly(
                     f"{checkpoint.name} is written, and could not be prepared for the Hub ({type(error).__name__}:"
                     f" {error}); the next save pushes again."
@@ -389,69 +351,60 @@ def get_uploader(run: RunState) -> Uploader:
         vars(run.args)["hub_token"] = None
     return uploader
 
-# the present name and an older one
-TOKEN_NAMES = ("hub_token", "push_to_hub_token")
-
-def pop_token(changes: dict[str, Any]) -> list[str | None]:
-    """Remove the access token from changes of settings, which are recorded, and return it in a list; [] without one.
-    Raise TypeError for a value that is no text."""
-    found = [changes.pop(name) for name in TOKEN_NAMES if name in changes]
-    if not all(token is None or isinstance(token, str) for token in found):
-        raise TypeError("hub_token should be text, such as 'hf_...', or None for the one that is stored on this machine.")
-    return found
-
-def set_token(run: RunState, tokens: Iterable[str | None]) -> None:
-    "Use the access token that `pop_token` has returned, if any, from now on."
-    for token in tokens:
+def take_token(run: RunState, changes: dict[str, Any]) -> None:
+    """Move an access token from changes of settings, which are recorded, to the uploader. Raise TypeError for a value
+    that is no text."""
+    # the present name and an older one
+    for name in changes.keys() & {"hub_token", "push_to_hub_token"}:
+        token = changes.pop(name)
+        if not (token is None or isinstance(token, str)):
+            raise TypeError(
+                "hub_token should be text, such as 'hf_...', or None for the one that is stored on this machine."
+            )
         get_uploader(run).token = token
 
 def leave_repository(
     learner: TrainerBase,  # a branch or a trial
     origin: TrainerBase,
-    tokens: Iterable[str | None] = (),  # of `pop_token`; by default that of the origin
 ) -> None:
-    "Give a copy of a run the access token of its origin, and take the repository from it, which belongs to the origin."
-    learner.run_state.parts.uploader = Uploader(get_uploader(origin.run_state).token)
-    set_token(learner.run_state, tokens)
-    vars(learner.run_state.args).update(push_to_hub=False, hub_model_id=None, hub_revision=None)
+    """Give a copy of a run an access token, that of its origin without one of its own, and take the repository from it,
+    which belongs to the origin."""
+    run = learner.run_state
+    run.parts.uploader = Uploader(run.args.hub_token or get_uploader(origin.run_state).token)
+    vars(run.args).update(push_to_hub=False, hub_model_id=None, hub_revision=None, hub_token=None)
 
 def open_branch_repository(
     learner: TrainerBase,  # a branch
     origin: TrainerBase,
-    changes: dict[str, Any],  # that made it, without the access token
-    tokens: list[str | None],  # of `pop_token`
+    changes: dict[str, Any],  # that made it
 ) -> None:
     "Open a branch's own repository; without one it is not pushed, with a warning, if it would have been."
     args, former = learner.run_state.args, origin.run_state.args
-    pushes, model_id, revision = args.push_to_hub, args.hub_model_id, args.hub_revision
-    # the owner's name is known when the repository is open
-    origin_id = get_uploader(origin.run_state).repo_id or former.hub_model_id or Path(former.save_dir).absolute().name
-    leave_repository(learner, origin, tokens)
-    # a revision alone is a branch in the origin's repository; a name without an owner may be the origin's
-    name = (model_id if "hub_model_id" in changes else origin_id) or ""
-    is_same_branch = (revision or "main") == (former.hub_revision or "main")
-    is_origins = is_same_branch and name in ("", origin_id, origin_id.split("/")[-1])
-    if changes.keys() & {"hub_model_id", "hub_revision"} and not is_origins:
-        vars(args).update(push_to_hub=pushes, hub_model_id=name, hub_revision=revision)
+    pushes, name = args.push_to_hub, changes.get("hub_model_id")
+    origin_name = former.hub_model_id or Path(former.save_dir).absolute().name
+    leave_repository(learner, origin)
+    # a name without an owner may be the origin's
+    if name is not None and name.split("/")[-1] != origin_name.split("/")[-1]:
+        vars(args).update(push_to_hub=pushes, hub_model_id=name)
         if pushes: open_repository(learner)
     elif pushes:
         warn(
             "The branch is not pushed to the Hub while it is trained: the repository is that of its origin."
-            " branch(hub_model_id='owner/name') gives it one of its own, and branch(hub_revision=...) a branch in the same"
-            " one."
+            " branch(hub_model_id='owner/name') gives it one of another name."
         )
 
 def open_repository(
     learner: TrainerBase,
     token: str | None = None,  # None: hub_token, or the one stored on this machine
     private: bool | None = None,  # None: hub_private_repo
+    name: str | None = None,  # None: hub_model_id, or the name of output_dir
 ) -> None:
     "Create the repository and the branch if they are not there, on the main process; raise PushFailed if that fails."
     if not learner.state.is_world_process_zero: return
     args = learner.run_state.args
     uploader = get_uploader(learner.run_state)
     token = token or uploader.token
-    name = args.hub_model_id or Path(args.save_dir).absolute().name
+    name = name or args.hub_model_id or Path(args.save_dir).absolute().name
     private = args.hub_private_repo if private is None else private
     client = hub_client()
     try:
@@ -469,19 +422,6 @@ def open_repository(
         strategy = cast(HubStrategy, args.hub_strategy).value
         print(f"The run is pushed to {url} (hub_strategy={strategy!r}).", flush=True)
 
-def ensure_repository(
-    learner: TrainerBase,
-    open_it: Callable[[], object],  # opens the repository on the main process
-) -> None:
-    "Open the repository if it is not open; called on all processes, which all raise an error."
-    run = learner.run_state
-    uploader = get_uploader(run)
-    def act() -> None:
-        if uploader.repo_id is None: open_it()
-    # without a device, the processes are not connected yet
-    world = SINGLE_PROCESS if run.device is None else run.device.world
-    world.run_on_main(act)
-
 def rename_repository(
     learner: TrainerBase,
     name: str | None,  # None: that of output_dir
@@ -489,17 +429,14 @@ def rename_repository(
     "Push to another repository from now on, opened here if the run is pushed; if that fails, the old one stays."
     run = learner.run_state
     check_not_remote(run, "hub_model_id")
-    uploader = get_uploader(run)
-    before = run.args.hub_model_id, uploader.repo_id, uploader.url
-    try:
-        vars(run.args)["hub_model_id"] = resolve_args(run.args, {"hub_model_id": name}).hub_model_id
-        # without push_to_hub, the next push opens it
+    name = resolve_args(run.args, {"hub_model_id": name}).hub_model_id
+    if run.args.push_to_hub:
+        open_repository(learner, name=name or Path(run.args.save_dir).absolute().name)
+    else:
+        # the next push opens it
+        uploader = get_uploader(run)
         uploader.repo_id = uploader.url = None
-        if run.args.push_to_hub:
-            open_repository(learner)
-    except BaseException:
-        vars(run.args)["hub_model_id"], uploader.repo_id, uploader.url = before
-        raise
+    vars(run.args)["hub_model_id"] = name
 
 # %% ../../nbs/07_state/20_hub.ipynb #50e82736
 def pushed_settings(args: TrainingArguments) -> str:
@@ -526,7 +463,7 @@ def wait_for_processes(run: RunState) -> bool:
 def finish_pushes(run: RunState) -> None:
     "Wait for the pushes of a run; warn if the last checkpoint was not pushed."
     uploader = cast(Uploader | None, run.parts.uploader)
-    if uploader is None or uploader.pid != os.getpid(): return
+    if uploader is None: return
     if not (wait_for_processes(run) and uploader.wait(run.interrupts)):
         print("The push goes on in the background; learn.push_to_hub() waits for it and pushes again.", flush=True)
     if uploader.skipped is not None and run.finished:
@@ -539,38 +476,33 @@ def begin_push(
     commit_message: str | None, token: str | None, revision: str | None, private: bool | None,
     about: dict[str, Any],  # arguments of create_model_card
     is_awaited: bool,  # the caller waits for the push
-    is_saved: bool = False,  # the model has just been written into output_dir
 ) -> Push | None:
     "Save the model and the card, and start to push them; return None on the other processes."
-    args = learner.args
+    args, run_id = learner.args, learner.history.run_id
     run_tasks_now(learner, Task("event", "on_push_begin"))
     uploader = get_uploader(learner.run_state)
     # before the model is saved, in which all processes take part
-    ensure_repository(learner, lambda: learner.init_hf_repo(token=token, private=private))
-    if not is_saved:
-        learner.save_model(_internal_call=True)
+    uploader.open(learner, token=token, private=private)
+    learner.save_model(_internal_call=True)
     if not learner.is_world_process_zero(): return None
     about = add_model_tags(learner.model, dict(about))
     about.setdefault("model_name", (args.hub_model_id or str(Path(args.save_dir).absolute())).split("/")[-1])
     learner.create_model_card(**about)
     learner.history.flush()
-    files = PushFolder(args.save_dir, learner.history.run_id)
-    try:
-        add_model(args.save_dir, None, files.path, {JSON_FILE: pushed_settings(args)})
-        message = commit_message or "End of training"
-        push = Push("The model", files, uploader.repo_id, revision or args.hub_revision, message, "", token, is_awaited)
-        uploader.skipped = None
-        uploader.submit(push)
-    except BaseException:
-        files.close()
-        raise
-    return push
+    message, revision = commit_message or "End of training", revision or args.hub_revision
+    push = Push(args.save_dir, run_id, "The model", message, "", uploader.repo_id, revision, token, is_awaited)
+    uploader.skipped = None
+    texts = {JSON_FILE: pushed_settings(args)}
+    return uploader.submit(push, lambda folder: add_model(args.save_dir, None, folder, texts))
 
-@contextmanager
-def warn_if_unpushed() -> Iterator[None]:
-    "Warn of an error in the block, after which a model is saved, and not pushed."
+def save_and_push(
+    learner: Any,  # with the verbs of a Learner
+    output_dir: str | Path | None,
+) -> Path:
+    "Save the model and push it, as the Trainer does; return the folder, with a warning if only the push failed."
+    folder = learner._save_model(output_dir)
     try:
-        yield
+        learner.push_to_hub(commit_message="Model save", revision=learner.args.hub_revision)
     except PushFailed as error:
         warn_quietly(str(error))
     except Exception as error:
@@ -578,28 +510,6 @@ def warn_if_unpushed() -> Iterator[None]:
             f"The model is saved, and was not pushed to the Hub ({type(error).__name__}: {first_line(error)});"
             " learn.push_to_hub() pushes it."
         )
-
-def save_and_push(
-    learner: Any,  # with the verbs of a Learner
-    output_dir: str | Path | None,
-) -> Path:
-    "Save the model and push it, as the Trainer does; return the folder, with a warning if only the push failed."
-    message, revision = "Model save", learner.args.hub_revision
-    is_own = of_package(learner.push_to_hub)
-    begun = None
-    # the run does not go on in between, so that the card is that of the model
-    with RUN_LOCK:
-        folder = learner._save_model(output_dir)
-        is_saved = folder.absolute() == Path(learner.args.save_dir).absolute()
-        with warn_if_unpushed():
-            if is_own:
-                begun = learner._begin_push(message, None, revision, None, {}, True, is_saved)
-    with warn_if_unpushed():
-        if begun is not None:
-            await_push(get_uploader(learner.run_state), begun)
-        elif not is_own:
-            # an override, which is called as by the Trainer
-            learner.push_to_hub(commit_message=message, revision=revision)
     return folder
 
 def add_model_tags(model: Any, about: dict[str, Any]) -> dict[str, Any]:
@@ -613,11 +523,7 @@ def add_model_tags(model: Any, about: dict[str, Any]) -> dict[str, Any]:
 def await_push(uploader: Uploader, push: Push) -> Any:
     "Wait for a push and return the commit; raise PushFailed if it failed."
     try:
-        concurrent.futures.wait([push.future], 0.5)
-        if not push.future.done():
-            print(f"Waiting for the files to be pushed to {uploader.url} ...", flush=True)
-        while not push.future.done():
-            concurrent.futures.wait([push.future], 0.1)
+        uploader.wait()
     except KeyboardInterrupt:
         push.is_awaited = False
         raise Interrupted(

@@ -220,7 +220,7 @@ def free_run(learner: TrainerBase):
     if run.parts.saver is not None:
         get_saver(run).free()
     if run.parts.uploader is not None:
-        run.parts.uploader.free(run.interrupts)
+        run.parts.uploader.wait(run.interrupts)
     if learner.optimizers[0] is not None:
         learner.optimizers[0].state.clear()
     learner.snapshots.clear()
