@@ -1,12 +1,12 @@
 "Rows by themselves: where a value is at any moment, and that lists of them come back as they were."
-import json, math
+import math
 
 import numpy as np
-import pytest, torch
+import orjson, pytest, torch
 
 from trainer_nb.core.columns import (COLUMN_TYPES, COLUMN_NAMES, RowStore, append_rows, columns_to_lists, copy_rows, kept_losses,
                                      last_row_of_step, mean_or_nan, throughput)
-from trainer_nb.core.log_file import encode_non_finite
+from trainer_nb.core.log_file import dump_line
 
 
 def filled(n, loss=float, norm=lambda i: None, start=1):
@@ -36,12 +36,12 @@ def test_rows_without_tensors_are_whole_at_once():
 
 
 def test_lists_and_back():
-    odd = [math.nan, math.inf, -math.inf, 0.1, None]
-    rows = filled(500, lambda i: odd[i % 5], lambda i: odd[i % 3])
+    odd = [math.nan, math.inf, -math.inf, 0.1, None, 0.1 + 0.2, 5e-324, 2**-1030 / 3, 1.7976931348623157e308, -0.0]
+    rows = filled(500, lambda i: odd[i % 10], lambda i: odd[i % 3])
     lists = columns_to_lists(copy_rows(rows, 0, 500))
     assert set(lists) == set(COLUMN_NAMES) - {"abandoned"} and all(len(o) == 500 for o in lists.values())
     back = RowStore()
-    append_rows(back, json.loads(json.dumps(encode_non_finite(lists), allow_nan=False)))
+    append_rows(back, orjson.loads(dump_line(lists)))
     append_rows(back, columns_to_lists(copy_rows(rows, 490, 500)), skip=10)          # known already
     assert len(back) == 500 and back.whole() == 500
     for name in COLUMN_TYPES: np.testing.assert_array_equal(back.view(name), rows.view(name))

@@ -238,15 +238,21 @@ def append_rows(
     skip: int = 0,  # number of leading rows that are known already
 ):
     "Append rows from lists."
-    given = {name: lists[name][skip:] for name in ("step", "epoch", "samples", "seconds", *DEFERRED)}
-    # an array of whole numbers takes no others; one of numpy takes words and None as well
-    columns = {name: np.array(array("q", o) if COLUMN_TYPES[name] == "q" else o, float) for name, o in given.items()}
-    columns["unknown"] = sum((np.array([o is None for o in given[k]]) * 2**i for i, k in enumerate(DEFERRED)), np.array(0))
-    if len({len(column) for column in columns.values()}) > 1: raise ValueError("The columns have different lengths.")
-    stop = rows.count + len(columns["step"])
-    if stop > len(rows.abandoned): rows.grow(stop - rows.count)
-    for name, column in columns.items():
-        np.frombuffer(getattr(rows, name), COLUMN_TYPES[name])[rows.count:stop] = column
+    start, count = rows.count, len(lists["step"][skip:])
+    if (stop := start + count) > len(rows.abandoned): rows.grow(max(count, 2048))
+    rows.unknown[start:stop] = array("B", bytes(count))
+    for name in ("step", "epoch", "samples", "seconds", *DEFERRED):
+        values = lists[name][skip:]
+        if len(values) != count: raise ValueError("The columns have different lengths.")
+        try:
+            column = array(COLUMN_TYPES[name], values)
+        except TypeError:
+            # an array takes no words and no None; one of numpy takes both, but a column of whole numbers does not
+            if COLUMN_TYPES[name] == "q": raise
+            column = array("d", np.array(values, float).tobytes())
+            for i, value in enumerate(values):
+                if value is None and name in DEFERRED: rows.unknown[start + i] |= 1 << DEFERRED.index(name)
+        getattr(rows, name)[start:stop] = column
     rows.count = rows.fetched = stop
 
 # %% ../../nbs/01_core/04_columns.ipynb #3a9ed254

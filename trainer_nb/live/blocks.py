@@ -62,10 +62,8 @@ def merge_pairs(
     blocks: np.ndarray,  # an even number of them
 ) -> np.ndarray:
     "Merge each pair of neighbouring blocks."
-    a = blocks[0::2]
-    b = blocks[1::2]
-    mean_a = a[:, 5::3]
-    mean_b = b[:, 5::3]
+    a, b = blocks[0::2], blocks[1::2]
+    mean_a, mean_b = a[:, 5::3], b[:, 5::3]
     with np.errstate(all="ignore"):
         low = np.fmin(a[:, 3::3], b[:, 3::3])
         high = np.fmax(a[:, 4::3], b[:, 4::3])
@@ -118,14 +116,16 @@ class BlockSeries:
             abandoned = rows.view("abandoned")[self.seen:stop].copy()
         chosen = np.concatenate([self.tail, self.seen + np.flatnonzero(abandoned == 0)])
         self.seen = stop
-        while len(chosen):
-            room = (self.most - self.full) * self.width
-            part = chosen[:room]
-            chosen = chosen[room:]
-            self.table = np.concatenate([self.table[:self.full], make_blocks(*block_values(rows, part), self.width)])
-            complete = len(part) // self.width
+        if not len(chosen): return
+        positions, values = block_values(rows, chosen)
+        begin = 0
+        while begin < len(chosen):
+            part = slice(begin, begin + (self.most - self.full) * self.width)
+            self.table = np.concatenate([self.table[:self.full], make_blocks(positions[part], values[part], self.width)])
+            complete = len(positions[part]) // self.width
             self.full += complete
-            self.tail = part[complete * self.width:]
+            begin = part.stop
+            self.tail = chosen[part][complete * self.width:]
             if self.full == self.most:
                 self.table = merge_pairs(self.table[:self.full])
                 self.full //= 2
