@@ -691,12 +691,11 @@ class DiagnosticsMixin(TrainerBase):
         smooth: float | None = None,  # weight of the running mean; 0 draws the values alone; None: by the length of the run
         log=(),  # names whose axis is logarithmic, True for all, False for none; (): those that a linear one would not show
         steps=None,  # the first and the last step to draw, as (140, 230) or a range; None: all
-        subplots: bool = False,  # a panel for each run of `also`, with this run behind it, instead of all in one
     ):
         "Plot the history. Raise ValueError for an unknown name."
         from trainer_nb.live.curves import plot_histories
         sources = [self, *(also if isinstance(also, (list, tuple)) else [also])]
-        return plot_histories(sources, what, x, smooth, log, steps, subplots)
+        return plot_histories(sources, what, x, smooth, log, steps)
 
     @checked
     def plot_schedule(self):

@@ -8,7 +8,6 @@ import torch
 from trainer_nb import Learner
 from trainer_nb.core.history import History
 from trainer_nb.display.panels import Heatmap, LineSeries, Marker, centered_moving_average
-from trainer_nb.display.svg import panel_scales
 from trainer_nb.live.curves import plot_histories
 from trainer_nb.state.branch import Comparison, copy_history
 
@@ -110,51 +109,17 @@ def test_discarded_steps_of_a_part(family):
     assert "discarded" not in drawn(1, 9) and "discarded" not in drawn(35, 40)
 
 
-def test_a_panel_for_each_run(family):
-    main, one, two, inner = family
-    together = lines(plot_histories([main, one, two, inner], ["loss"], smooth=0).panels()[0])
-    chart = plot_histories([main, one, two, inner], ["loss", "grad_norm"], smooth=0, steps=(15, 60), subplots=True)
-    panels = chart.panels()
-    assert [panel.title for panel in panels] == [f"{run}: {what}" for run in ("one", "two", "inner") for what in ("loss (log)", "gradient norm")]
-    assert chart.columns == 2 and repr(chart)
-    first, second, third = panels[::2]
-    assert [list(lines(panel)) for panel in (first, second, third)] == [["main", "discarded", "one"], ["main", "discarded", "two", "two, eval_loss"], ["main", "discarded", "inner"]]
-    # the colours of the chart with all runs; a branch begins where it leaves the run that is behind it
-    for panel in (first, second, third):
-        assert all(line.color == together[name].color for name, line in lines(panel).items())
-    assert ends(lines(first)["one"]) == (20, 40) and ends(lines(second)["two"]) == (20, 25) and ends(lines(third)["inner"]) == (15, 45)
-    # the same axes in every panel of a quantity, in each form
-    assert {panel.x_span for panel in panels} == {(15.0, 45.0)}
-    assert [*{panel.y_span for panel in panels[::2]}] == [pytest.approx((100 / 45, 1000.0))] and {panel.y_span for panel in panels[1::2]} == {(0.9, 1.1)}
-    scales = [panel_scales(panel, 0, 0, 300, 200) for panel in panels]
-    assert len({(x.low, x.high) for x, _ in scales}) == 1 and len({(y.low, y.high) for _, y in scales[::2]}) == 1
-
-
-def test_kinds_of_panels_for_each_run(family):
-    main, one, two, inner = family
-    assert plot_histories([main, one, two], ["loss", "grad_norm", "learning_rate"], subplots=True).columns == 3
-    assert [panel.ylog for panel in plot_histories([main, one], ["loss"], log=False, subplots=True).panels()] == [False]
-    assert [panel.title for panel in plot_histories([main, two], ["eval_loss"], subplots=True).panels()] == ["two: eval_loss"]
-    assert "nothing to draw from step 70" in repr(plot_histories([main, one], ["loss"], steps=(70, 80), subplots=True))
-    with pytest.raises(ValueError, match=r"give these as also="): plot_histories([main], subplots=True)
-
-
-def test_heat_maps_of_a_part_and_of_each_run():
+def test_heat_maps_of_a_part():
     x = torch.randn(64, 4)
-    def made(name):
-        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
-        data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
-        learn = Learner(model, train_dataset=data, loss_func=torch.nn.functional.mse_loss, use_cpu=True, disable_tqdm=True, max_steps=20, run_name=name)
-        learn.watch(every=1)
-        learn.step(10)
-        return learn
-    learn, other = made("a"), made("b")
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
+    learn = Learner(model, train_dataset=data, loss_func=torch.nn.functional.mse_loss, use_cpu=True, disable_tqdm=True, max_steps=20)
+    learn.watch(every=1)
+    learn.step(10)
     panel, loss = learn.plot("dead", "loss", steps=(3, 6)).panels()
     heat, = panel.of(Heatmap)
     assert list(heat.x) == [3, 4, 5, 6] and np.asarray(heat.values).shape[1] == 4 and ends(loss.of(LineSeries)[0]) == (3, 6)
     assert "nothing to draw" in repr(learn.plot("dead", steps=(50, 60)))
-    both = learn.plot("dead", "loss", also=other, subplots=True).panels()
-    assert len(both) == 3 and [panel.title.partition(":")[0] for panel in both] == ["a", "b", "b"]
 
 
 def test_a_part_of_a_comparison():

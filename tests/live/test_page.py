@@ -466,7 +466,7 @@ def test_texts_are_texts(live):
     given["metrics"]["r1"][HOSTILE] = [[25, 0.25, 0.4, 1.0]]
     given["marks"][0].update(word=HOSTILE, kind=HOSTILE)
     given["evaluations"] = {"columns": [HOSTILE], "rows": [[HOSTILE]], "earlier": 2}
-    given["notices"] = [{"tone": HOSTILE, "text": HOSTILE, "at": HOSTILE, "line": HOSTILE}]
+    given["notices"] = [{"tone": HOSTILE, "text": HOSTILE, "at": HOSTILE, "action": [HOSTILE, "finding", {"line": HOSTILE}]}]
     given["layers"] = [{"title": HOSTILE, "label": HOSTILE, "rows": [HOSTILE], "columns": 2, "x": [1, 50], "log": False, "buffer": 1}]
     given["settings"] = [{"name": HOSTILE, "value": HOSTILE, "kind": "text", "help": HOSTILE}, {"name": "c", "value": HOSTILE, "kind": "choice", "choices": [HOSTILE], "help": ""}]
     live.feed(given, [blocks(50), np.ones((1, 2))])

@@ -7,9 +7,9 @@ import torch
 
 from trainer_nb import InvalidOperation, Learner, TrainerCallback
 from trainer_nb.core import log_file as runlog
-from trainer_nb.live.blocks import QUANTITIES, BLOCK_COLUMNS, BlockSeries, abandoned_blocks
+from trainer_nb.live.blocks import QUANTITIES, BLOCK_COLUMNS, BlockSeries, abandoned_blocks, calls_in
 from trainer_nb.live.curves import plot_histories
-from trainer_nb.live.run_view import DisplayStatus, calls_in, evaluation_table, last_status, recent_speed, status_fields
+from trainer_nb.live.run_view import DisplayStatus, evaluation_table, last_status, recent_speed, status_fields
 from trainer_nb.live.commands import command_finding, command_step
 from trainer_nb.state.branch import copy_history
 from trainer_nb.live.follow import LogSource
@@ -212,7 +212,7 @@ def test_after_a_rewind():
     assert learn.rewind(8).replayed == 0
     learn.set(lr=0.01)
     said = told(learn).sent
-    assert [(o["kind"], o["step"], o["action"]) for o in said["marks"]] == [("rewind", 12, None), ("set", 12, ["Undo this change", "rewind", {"change": 12}])]
+    assert [(o["kind"], o["step"], o["action"]) for o in said["marks"]] == [("rewind", 12, ["Undo this rewind", "undo", {}]), ("set", 12, ["Undo this change", "rewind", {"change": 12}])]
     assert float(said["status"]["loss"]) == float(f"{then:.3g}") and then != learn.history.frame(all=True).loss.iloc[-1]
     learn.step(3)
     assert [o["step"] for o in told(learn).sent["marks"]] == [12, 12]
@@ -297,11 +297,11 @@ def test_a_finding_has_a_button_for_its_line():
     learn.set(lr=1e4, max_grad_norm=0.0)
     with pytest.warns(UserWarning, match="the median of those before"): learn.step(5)
     def newest(): return told(learn).sent["notices"][-1]
-    assert newest()["line"] == "learn.diagnose()" and "1 of " in command_finding(learn, {"line": newest()["line"]})
-    line = newest()["line"]
+    assert newest()["action"][0] == "learn.diagnose()" and "1 of " in command_finding(learn, newest()["action"][2])
+    line = newest()["action"][0]
     assert line == "learn.rewind(to=39)" and "the norm of the gradient" in told(learn).sent["marks"][-1]["word"]
     with pytest.raises(InvalidOperation, match="No finding"): command_finding(learn, {"line": "learn.set(lr=1)"})
-    assert "after step 39" in command_finding(learn, {"line": line}) and newest()["line"] == ""
+    assert "after step 39" in command_finding(learn, {"line": line}) and newest()["action"] is None
     assert calls_in("learn.rewind(to=3), then x") == calls_in("normalize") == calls_in("learn.run(steps=3)") == []
 
 

@@ -235,12 +235,15 @@ UNDOABLE = frozenset(
     "set schedule freeze unfreeze override correction train_dataset data_collator loss_func compute_loss_func".split()
 ) | {"by hand"}
 
+UNDO_REWIND = ["Undo this rewind", "undo", {}]
+
 def mark_action(event: dict, is_last: bool) -> list | None:
-    "Return what a button at a mark does: its name, a verb, and the options of the verb; None for no button."
+    "Return what a button does about an event: its name, a verb, and the options of the verb; None for no button."
     kind, data, step = event["kind"], event["data"], event["step"]
     if event["abandoned"]: return None
     if kind == "finding" and calls_in(str(data.get("do"))): return [data["do"], "finding", {"line": data["do"]}]
     if kind == "exception" and is_last: return ["Try again", "resume", {}]
+    if kind == "rewind": return UNDO_REWIND
     if kind == "checkpoint": return ["Load this checkpoint", "load_checkpoint", {"folder": data.get("folder")}]
     return ["Undo this change", "rewind", {"change": step}] if kind in UNDOABLE else None
 

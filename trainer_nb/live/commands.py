@@ -5,6 +5,7 @@
 # %% ../../nbs/10_live/11_commands.ipynb #b6a4ae67
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import queue
 import re
@@ -20,7 +21,7 @@ from ..display.tables import format_setting, format_value
 from ..engine.overrides import TrainerBase
 from ..engine.session import describe_position
 from .background import BackgroundRun, get_handle, require_learner
-from .blocks import calls_in, is_metric
+from .blocks import UNDO_REWIND, calls_in, is_metric
 from .curves import run_label
 from .run_view import display_status, with_separators
 from .screens import NO_DISPLAY
@@ -55,12 +56,30 @@ def command_snapshot(learner: TrainerBase, options: dict) -> str:
     learner.snapshot(name)
     return f"snapshot {name!r} taken {describe_position(learner.run_state)}; learn.restore({name!r}) goes back to it"
 
-def command_rewind(learner: TrainerBase, options: dict) -> str:
+# name of the snapshot that undoes the last rewind of a button
+BEFORE_REWIND = "before the rewind"
+
+def command_rewind(learner: TrainerBase, options: dict) -> dict[str, Any]:
     with RUN_LOCK:
         # what was changed at the present step is undone with that step
         if "change" in options: options = {"to": min(options["change"], learner.state.global_step - 1)}
+        learner.snapshots.pop(BEFORE_REWIND, None)
+        # a failed step leaves nothing worth a copy, and memory may be short: the run goes back in any case
+        with contextlib.suppress(RuntimeError, MemoryError): learner.snapshot(BEFORE_REWIND)
         learner.rewind(**options)
-    return f"rewound; the run is now {describe_position(learner.run_state)}"
+    action = UNDO_REWIND if BEFORE_REWIND in learner.snapshots else None
+    return {"text": f"rewound; the run is now {describe_position(learner.run_state)}", "action": action}
+
+def command_undo(learner: TrainerBase, options: dict) -> str:
+    "Undo a rewind exactly, where a button has made it and nothing has gone back since."
+    history, kept = learner.history, learner.snapshots.get(BEFORE_REWIND)
+    if kept is None or kept.values["place"].rows != history.abandons[-1]["rows"]:
+        raise InvalidOperation(
+            "The steps that this rewind has discarded are not kept, since no button has made it, or another one followed;"
+            " learn.snapshot(name) before a rewind keeps them."
+        )
+    learner.restore(BEFORE_REWIND)
+    return f"the rewind is undone; the run is now {describe_position(learner.run_state)}"
 
 def command_load_checkpoint(learner: TrainerBase, options: dict) -> str:
     learner.load_checkpoint(options["folder"])
@@ -121,6 +140,7 @@ COMMANDS: dict[str, Callable[[TrainerBase, dict], Any]] = {
     "checkpoint": command_checkpoint,
     "snapshot": command_snapshot,
     "rewind": command_rewind,
+    "undo": command_undo,
     "load_checkpoint": command_load_checkpoint,
     "branch": command_branch,
     "set": command_set,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from ..display.panels import suits_log_axis
 from ..display.tables import format_setting, format_value
 from ..engine.given_parts import local_model
 from .background import BackgroundRun
-from .blocks import MAX_NAME_CHARS, POSITIONS, QUANTITIES, BlockSeries, RunCurve, branch_start
+from .blocks import MAX_NAME_CHARS, POSITIONS, QUANTITIES, BlockSeries, RunCurve
 from .blocks import event_marks, position_column, read_metrics, run_curves
 from ..optim.schedules import RatesAhead
 
@@ -245,42 +244,6 @@ def share_x_axis(panels: list[Panel]):
     span = axis_range([line.x for panel in drawn for line in panel.of(LineSeries)])
     for panel in drawn: panel.x_span = span
 
-def run_panels(
-    names: Sequence[str],
-    runs: list[RunCurve],
-    x: str,
-    smooth: float,
-    log: Sequence[str] | None,  # names whose axis is logarithmic; None: chosen by the values
-) -> list[Panel]:
-    """Return a panel for each run but the first and each name, with the first run behind it. The panels of a name have
-    the same axes, so that they can be compared."""
-    first = runs[0]
-    by_run: list[list[Panel]] = [[] for _ in runs]
-    for name in names:
-        together = history_panel(name, runs, x, smooth, log)
-        if together is None: continue
-        # a heat map has no room for a second run: each of them has its own
-        found = [watched_panel(run, name) if name in watched_names(run.history) else None for run in runs]
-        if lines := together.of(LineSeries):
-            pairs = []
-            for run in runs[1:]:
-                # beside the first one alone, a branch of another run is drawn whole
-                start = branch_start(run.history, [first.history, run.history])
-                beside = copy(run)
-                beside.steps = (max(first.steps[0], start), run.steps[1])
-                pairs.append([first, beside])
-            found = [None, *(history_panel(name, pair, x, smooth, [name] if together.ylog else []) for pair in pairs)]
-            span = axis_range([line.y for line in lines], together.ylog)
-            for panel in found[1:]:
-                if panel is not None: panel.y_span = span
-        for run, of_run, panel in zip(runs, by_run, found):
-            if panel is None: continue
-            panel.title = f"{run.label}: {panel.title[:1].lower()}{panel.title[1:]}"
-            of_run.append(panel)
-    panels = [panel for of_run in by_run for panel in of_run]
-    share_x_axis(panels)
-    return panels
-
 def watched_panel(run: RunCurve, name: str) -> Panel | None:
     "Return the heat map of a quantity that was watched in the layers; None without data in the steps to draw."
     panel = heatmap_panel(WatchReport(run.history), name)
@@ -343,7 +306,6 @@ def plot_histories(
     # names whose axis is logarithmic; True for all, False for none, () for those that a linear one would not show
     log: bool | str | Sequence[str] = (),
     steps: StepRange | None = None,      # the first and the last one, as (140, 230), or a range; None: all
-    subplots: bool = False,              # a panel for each of the other runs, with the first run behind it
 ) -> Chart:
     "Return the history of runs as a chart. Raise ValueError for unknown names."
     histories = [as_history(source) for source in sources]
@@ -354,8 +316,6 @@ def plot_histories(
             raise ValueError(
                 f"log={name!r} is not among the names to draw: {', '.join(names)}.{suggest_names(str(name), names)}"
             )
-    if subplots and len(histories) < 2:
-        raise ValueError("subplots=True draws a panel for each other run; give these as also=[...].")
     bounds = step_bounds(steps)
     runs = run_curves(histories, run_labels(sources, histories), bounds)
     for run in runs:
@@ -363,12 +323,9 @@ def plot_histories(
         run.update_metrics(MAX_POINTS)
     smooth = smoothing_weight(runs[0].blocks, smooth)
     chosen = log_names if log_names or log is False else None
-    if subplots:
-        panels = run_panels(names, runs, x, smooth, chosen)
-    else:
-        found = [history_panel(name, runs, x, smooth, chosen) for name in names]
-        panels = [panel for panel in found if panel is not None]
-        if steps is not None: share_x_axis(panels)
+    found = [history_panel(name, runs, x, smooth, chosen) for name in names]
+    panels = [panel for panel in found if panel is not None]
+    if steps is not None: share_x_axis(panels)
     if not panels:
         newest = max((int(history.column("step").max()) for history in histories if len(history)), default=0)
         if not newest: return Chart([], ["There is nothing to draw yet: the run has done no step."])
@@ -376,7 +333,7 @@ def plot_histories(
         return Chart([], [f"There is nothing to draw from step {first} to {last}: the last step so far is {newest}."])
     if len(histories) == 1 and panels[0].of(LineSeries):
         panels[0].things += act_markers(event_marks(histories[0]), x, bounds)
-    return Chart(panels, said, columns=3 if subplots and len(names) == 3 else 2)
+    return Chart(panels, said)
 
 # %% ../../nbs/10_live/06_curves.ipynb #f1ad0005
 def schedule_chart(

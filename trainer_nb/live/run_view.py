@@ -25,7 +25,7 @@ from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from ..engine.settings import SETTABLE, current_value, effect_of
 from .background import DisplayStatus, display_status, last_status
-from .blocks import MAX_NAME_CHARS, calls_in, finite_or_none
+from .blocks import MAX_NAME_CHARS, finite_or_none, mark_action
 from .health import assess_health
 from .progress import find_progress_callback
 from .screens import format_speed
@@ -145,8 +145,7 @@ def evaluation_table(
     }
 
 def event_notices(history: History) -> list[dict]:
-    """Return the last errors and findings as notices; errors from which the run has recovered are plain. The line of a
-    finding is that of a button, where it has verbs only."""
+    "Return the last errors and findings as notices with their buttons; errors from which the run has recovered are plain."
     status = last_status(history)
     failed = status is not None and status.state == "failed"
     events = [event for event in list(history.events) if event["kind"] in ("exception", "finding")]
@@ -154,16 +153,16 @@ def event_notices(history: History) -> list[dict]:
     last = next((event for event in reversed(events) if event["kind"] == "exception"), None)
     notices = []
     for event in events[-5:]:
-        data, line = event["data"], ""
+        data = event["data"]
         if event["kind"] == "exception":
             text = f"{data.get('type')} after step {event['step']:,}: {data.get('message')}"
             tone = "bad" if failed and event is last else "plain"
         else:
             text = f"{data.get('seen')}: {data.get('meaning')}"
             tone = "plain" if event["abandoned"] else "bad" if data.get("severity") == "error" else "warn"
-            line = str(data.get("do")) if not event["abandoned"] and calls_in(str(data.get("do"))) else ""
         at = format_clock(event["time"])
-        notices.append({"tone": tone, "text": format_value(text, 600), "at": at, "line": line})
+        action = mark_action(event, failed and event is last)
+        notices.append({"tone": tone, "text": format_value(text, 600), "at": at, "action": action})
     return notices
 
 # %% ../../nbs/10_live/08_run_view.ipynb #64385cf3

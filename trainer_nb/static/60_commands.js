@@ -22,10 +22,10 @@ class Commands {
     return id;
   }
 
-  move(command, phase, text, tone = "plain") {
+  move(command, phase, text, tone = "plain", action = null) {
     command.phase = phase;
     command.control.phase(phase, this.waiting(command.control));
-    this.view.say(text, tone, phase);
+    this.view.say(text, tone, phase, action);
   }
 
   waiting(control) { return [...this.pending.values()].filter(o => o.control === control).length; }
@@ -44,7 +44,7 @@ class Commands {
   end(command, phase, text, content = {}) {
     clearTimeout(command.timer);
     this.pending.delete(command.id);
-    this.move(command, phase, text, phase === "rejected" ? "bad" : "good");
+    this.move(command, phase, text, phase === "rejected" ? "bad" : "good", content.action);
     command.control.answered && command.control.answered(phase, content);
   }
 

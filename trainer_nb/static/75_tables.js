@@ -50,14 +50,14 @@ class Notices {
     this.held = null;
   }
 
-  say(text, tone = "plain", phase = "", line = "") {
-    if (!text && this.offered) ({ text, tone, line } = this.offered);
+  say(text, tone = "plain", phase = "", action = null) {
+    if (!text && this.offered) ({ text, tone, action } = this.offered);
     this.pending = ["sent", "busy", "received"].includes(phase);
     setAttribute(this.line, "data-tone", tone);
     setAttribute(this.line, "data-phase", phase || null);
     setIcon(this.icon, phase === "sent" || phase === "received" ? "dot" : phase === "busy" ? "wait" : tone === "plain" ? "info" : tone);
     setText(this.text, text);
-    this.act.offer(line);
+    this.act.offer(action);
   }
 
   // The line shows the newest notice, unless it was there before, or when the page came; a finding that can be acted on, again and again.
@@ -70,8 +70,8 @@ class Notices {
     this.held = list;
     if (bottom) this.list.scrollTop = this.list.scrollHeight;
     const offered = this.offered;
-    this.offered = last && last.line ? last : null;
-    if (last && !first && key(last) !== key(before)) this.say(last.text, last.tone, "", last.line);
+    this.offered = last && last.action ? last : null;
+    if (last && !first && key(last) !== key(before)) this.say(last.text, last.tone, "", last.action);
     else if (Boolean(offered) !== Boolean(this.offered) && !this.pending) this.say("");
   }
 
@@ -82,21 +82,21 @@ class Notices {
     return row;
   }
 
-  // A button with the line of a finding, which the kernel executes.
+  // A button with what the kernel can do about it: the line of a finding, or to undo what was done.
   button(row) {
-    const act = new Button("", "play", () => this.view.commands.send("finding", { line: act.name }, act), "tnb-small");
-    act.offer = line => { show(act.node, line && this.view.controlled); if (line) act.rename(line, "play"); };
-    act.offer("");
+    const act = new Button("", "play", () => this.view.commands.send(act.action[1], act.action[2], act), "tnb-small");
+    act.offer = action => { show(act.node, action && this.view.controlled); act.action = action; if (action) act.rename(action[0], "play"); };
+    act.offer(null);
     row.append(act.node);
     return act;
   }
 
-  put(row, { tone, text, at, line }) {
+  put(row, { tone, text, at, action }) {
     const shown = ["good", "plain", "warn", "bad"].includes(tone) ? tone : "plain";
     setAttribute(row, "data-tone", shown);
     setIcon(row.children[0], shown === "plain" ? "info" : shown);
     setText(row.children[1], text);
     setText(row.children[2], at);
-    row.act.offer(line);
+    row.act.offer(action);
   }
 }

@@ -342,7 +342,7 @@ class View {
   }
 
   // ---- words
-  say(text, tone, phase) { this.notices.say(text, tone, phase); }
+  say(...words) { this.notices.say(...words); }
   post(content) { return this.link.post(content); }
 
   // state: "" well, "waiting", "closed", "restarted"
