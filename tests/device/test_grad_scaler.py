@@ -3,6 +3,7 @@
 On a CPU these tests put a scaler of torch where Accelerate's would be. test_gpu.py has the rest."""
 import math, pytest, torch
 
+from trainer_nb import InvalidOperation, Learner
 from toys import Bomb, Boom, finish, hard_learner, outcome, unequal
 from scalers import overflow, scale, scaled   # noqa: F401
 
@@ -44,6 +45,30 @@ def test_a_step_given_up_at_any_place_is_the_same_step_again(given, place):
     learn = scaled(hook=Bomb(place, 11), callbacks=[Raises()], **given)
     with pytest.raises(Boom): learn.train()
     assert unequal(want, finish(learn)) == []
+
+
+def test_optimizers_by_name():
+    "Gradients that wait for another optimizer follow the scale; an overflow skips one update, and what fails afterwards takes back the scale, too."
+    from going_back import lbfgs_in_a_step_of_its_own, named_optimizers_in_a_step_of_its_own as make
+    def with_scale(learn):
+        learn.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0 ** 10, growth_interval=3)
+        return learn
+    def weights(learn): return [t.clone() for t in learn.model.state_dict().values()]
+    plain, learn = make(), with_scale(make())
+    for one in (plain, learn): one.step(5)
+    assert all(map(torch.equal, weights(plain), weights(learn))) and scale(learn) == 2.0 ** 13
+    learn.rewind(2)
+    learn.update = lambda name: Learner.update(learn, name) if name == "critic" else 1 / 0
+    with pytest.raises(ZeroDivisionError): learn.step()
+    del learn.update
+    learn.step(2)
+    assert all(map(torch.equal, weights(plain), weights(learn))) and scale(learn) == 2.0 ** 13
+    before = weights(learn)
+    overflow(learn.model.inner)
+    learn.step()
+    same = dict(zip(learn.model.state_dict(), map(torch.equal, before, weights(learn))))
+    assert same["inner.weight"] and not same["outer.weight"] and scale(learn) == 2.0 ** 12
+    with pytest.raises(InvalidOperation, match="bf16=True"): with_scale(lbfgs_in_a_step_of_its_own()).step()
 
 
 def test_a_snapshot_holds_the_scale():

@@ -1,4 +1,6 @@
 "The fused update equals torch's step byte for byte, and leaves to step() whatever only step() can do."
+import gc, weakref
+
 import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -87,62 +89,36 @@ def prepared(**options):
     return model, optimizer
 
 
-def test_hooks_are_called():
-    _, optimizer = prepared()
-    called = []
-    handles = [optimizer.register_step_pre_hook(lambda *a: called.append("before")),
-               optimizer.register_step_post_hook(lambda *a: called.append("after"))]
-    update_weights(optimizer)
-    for handle in handles: handle.remove()
-    update_weights(optimizer)
-    assert called == ["before", "after"]
+def counted(step, called): return lambda *args: (called.append(1), step(*args))[1]
 
-
-def test_global_hooks_are_called():
-    _, optimizer = prepared()
-    called = []
-    handle = register_optimizer_step_post_hook(lambda *a: called.append(1))
-    try:
-        update_weights(optimizer)
-    finally:
-        handle.remove()
-    assert called == [1]
-
-
-def test_a_step_that_was_replaced_is_called(monkeypatch):
-    _, optimizer = prepared()
-    called = []
-    step = optimizer.step
-    optimizer.step = lambda: (called.append("instance"), step())[1]
-    update_weights(optimizer)
-    del optimizer.step
-    original = torch.optim.AdamW.step
-    monkeypatch.setattr(torch.optim.AdamW, "step", lambda self: (called.append("class"), original(self))[1])
-    update_weights(optimizer)
-    assert called == ["instance", "class"]
-
-
-def test_a_schedule_wraps_a_step_that_was_replaced():
-    _, optimizer = prepared()
-    called = []
-    step = optimizer.step.__func__
-    optimizer.step = (lambda self: (called.append(1), step(self))[1]).__get__(optimizer)
+def replaced(optimizer, called, patch): optimizer.step = counted(optimizer.step, called)
+def replaced_in_the_class(optimizer, called, patch): patch.setattr(torch.optim.AdamW, "step", counted(torch.optim.AdamW.step, called))
+def replaced_and_scheduled(optimizer, called, patch):
+    optimizer.step = counted(type(optimizer).step, called).__get__(optimizer)
     torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+def of_another_optimizer(optimizer, called, patch):
+    other = prepared()[1]
+    replaced(other, called, patch)
+    optimizer.step = other.step
+def of_a_subclass(optimizer, called, patch): optimizer.__class__ = type("Mine", (torch.optim.AdamW,), {"step": counted(torch.optim.AdamW.step, called)})
+def hook_before(optimizer, called, patch): optimizer.register_step_pre_hook(lambda *args: called.append(1))
+def hook_after(optimizer, called, patch): optimizer.register_step_post_hook(lambda *args: called.append(1))
+def hook_of_all(optimizer, called, patch): return register_optimizer_step_post_hook(lambda *args: called.append(1))
+
+@pytest.mark.parametrize("change", [replaced, replaced_in_the_class, replaced_and_scheduled, of_another_optimizer, of_a_subclass, hook_before, hook_after, hook_of_all],
+                         ids=lambda change: change.__name__)
+def test_what_only_step_does_is_done(change, monkeypatch):
+    "And nothing keeps the optimizer in memory."
+    _, optimizer = prepared()
+    called = []
+    handle = change(optimizer, called, monkeypatch)
     update_weights(optimizer)
+    if handle is not None: handle.remove()
     assert called == [1]
-
-
-def test_a_subclass_keeps_its_own_step():
-    class Mine(torch.optim.AdamW):
-        count = 0
-        def step(self, closure=None):
-            self.count += 1
-            return super().step(closure)
-
-    _, optimizer = prepared(kind=Mine)
-    before = optimizer.count
-    update_weights(optimizer)
-    assert optimizer.count == before + 1
+    gone = weakref.ref(optimizer)
+    del optimizer
+    gc.collect()
+    assert gone() is None
 
 
 def test_the_profiler_sees_the_step():
@@ -152,10 +128,13 @@ def test_the_profiler_sees_the_step():
     assert any("Optimizer.step#AdamW" in event.name for event in profile.events())
 
 
-def test_the_schedule_does_not_warn(recwarn):
+def test_without_gradients_nothing_changes_and_the_schedule_does_not_warn(recwarn):
     model, optimizer = prepared()
+    optimizer.zero_grad()
+    before = everything(model, optimizer)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
     update_weights(optimizer)
+    assert everything(model, optimizer) == before
     scheduler.step()
     assert not [w for w in recwarn if "optimizer.step()" in str(w.message)]
 
@@ -181,33 +160,3 @@ def test_sparse_gradients_raise_the_error_of_torch():
     optimizer.zero_grad()
     embedding(torch.tensor([1])).sum().backward()
     with pytest.raises(RuntimeError, match="sparse"): update_weights(optimizer)
-
-
-def test_an_optimizer_without_gradients():
-    model, optimizer = prepared()
-    optimizer.zero_grad()
-    before = everything(model, optimizer)
-    update_weights(optimizer)
-    assert everything(model, optimizer) == before
-
-
-def test_a_step_of_another_optimizer_is_called():
-    model, optimizer = prepared()
-    other_model, other = prepared()
-    optimizer.step = other.step
-    before = everything(model, optimizer), everything(other_model, other)
-    update_weights(optimizer)
-    assert everything(model, optimizer) == before[0] and everything(other_model, other) != before[1]
-
-
-def test_nothing_keeps_an_optimizer_in_memory():
-    import gc
-    import weakref
-    _, optimizer = prepared()
-    step = torch.optim.AdamW.step
-    optimizer.step = (lambda self: step(self)).__get__(optimizer)
-    update_weights(optimizer)
-    gone = weakref.ref(optimizer)
-    del optimizer
-    gc.collect()
-    assert gone() is None

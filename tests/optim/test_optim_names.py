@@ -208,7 +208,7 @@ def test_an_update_that_fails_half_way_is_taken_back(name, rollback, monkeypatch
 
 
 @EAGER
-@pytest.mark.parametrize("name", [n for n in HERE if n in TARGETED_OPTIMIZERS or n.startswith("schedule_free")])
+@pytest.mark.parametrize("name", [n for n in HERE if n in TARGETED_OPTIMIZERS and n != "apollo_adamw" or n.startswith("schedule_free")])
 def test_settings_and_frozen_layers_under_way(name):
     "Rates can be set, and layers frozen and thawed: each parameter comes to a group of its kind."
     learn = learner(name)
@@ -291,6 +291,9 @@ def test_the_model_has_the_average_at_the_end_and_the_run_can_go_on(average):
     again.add_callback(type("Begins", (TrainerCallback,), {"on_step_begin": lambda self, *args, model, **kwargs: begun.append(copy.deepcopy(model.state_dict()))}))
     again.train()
     assert all(torch.equal(t, begun[0][k]) for k, t in end.items())
+    again = learner(**given)
+    again.model.norm.num_batches_tracked = None   # of an old checkpoint; torch's update_bn fails
+    again.train()
 
 
 @pytest.mark.parametrize("given,words", [(dict(average="ema"), "affine=False"), (dict(average="swa", average_args={"start": 99}), "begins after step 99")])

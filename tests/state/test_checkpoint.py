@@ -1,5 +1,5 @@
 "A run in files: every split of it is exact, what is damaged is refused by name, and what is not the same is said."
-import json, os, pickle, re, shutil, threading, warnings
+import json, math, os, pickle, re, shutil, threading, warnings
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +44,20 @@ def test_the_mean_of_several_runs(average, tied, tmp_path):
     assert found.keys() == learn.model.state_dict().keys()
     learn.model.load_state_dict(found)
     assert all(torch.equal(t, found[k]) for k, t in merge([learn.model, dict(learn.model.state_dict())]).items())
+    for weights in ([math.nan, 1, 1], [1, -1, 0], [1, 1], ["1", 1, 1]):
+        with pytest.raises(ValueError, match="one number for each, with a sum"): merge(sources, weights=weights)
+
+
+def test_the_mean_of_folders_of_transformers(tmp_path):
+    "Under all names of tied weights, of which the files have one."
+    transformers = pytest.importorskip("transformers")
+    models = [transformers.T5ForConditionalGeneration(transformers.T5Config(vocab_size=9, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)) for _ in range(2)]
+    for i, model in enumerate(models): model.save_pretrained(tmp_path / str(i))
+    found = merge([tmp_path / "0", models[1]])
+    assert all(torch.equal(found[k], t) for k, t in merge(models).items()) and found.keys() == models[0].state_dict().keys()
+    models[0].load_state_dict(merge([tmp_path / "0", tmp_path / "1"]))
+    models[0].save_pretrained(tmp_path / "mean")
+    assert torch.equal(transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "mean").lm_head.weight, found["lm_head.weight"])
 
 
 # --- exact ------------------------------------------------------------------------------------------------------------

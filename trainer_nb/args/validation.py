@@ -353,6 +353,7 @@ def args_to_json(
 # %% ../../nbs/02_args/01_validation.ipynb #5a0c1e09
 class Inert:
     "Take the place of an object in a pickle; hold its attributes."
+    def to_dict(self) -> dict[str, Any]: return vars(self)
 
 def read_trainer_args(path: Path) -> dict[str, Any]:
     "Return the settings in the Trainer's training_args.bin without running it. Raise ValueError for any other content."
@@ -379,23 +380,10 @@ def read_trainer_args(path: Path) -> dict[str, Any]:
 
 def from_trainer_values(values: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
     "Return the Trainer's settings as arguments here: its fields by their names, in the forms that a script gives."
-    taken = {k: v for k, v in values.items() if k in known or k in OLDER_NAMES}
-    if isinstance(taken.get("debug"), list):
-        taken["debug"] = " ".join(taken["debug"])
-    if isinstance(taken.get("accelerator_config"), Inert):
-        given = {k: v for k, v in vars(taken["accelerator_config"]).items() if v is not None}
-        taken["accelerator_config"] = given
+    taken = {k: v for k, v in values.items() if (k in known or k in OLDER_NAMES) and v not in (None, [])}
     if not taken.get("fsdp"):
         taken.pop("fsdp_config", None)
-    # the older names mirror the newer ones; an earlier release has only the older ones
-    newer = "activation_checkpointing" in values
-    for name in ("gradient_checkpointing", "gradient_checkpointing_kwargs"):
-        value = taken.pop(name, None)
-        if not newer:
-            taken[name.replace("gradient", "activation")] = value
-    if not taken.get("activation_checkpointing"):
-        taken.pop("activation_checkpointing_kwargs", None)
-    return {k: v for k, v in taken.items() if v is not None}
+    return taken
 
 # %% ../../nbs/02_args/01_validation.ipynb #5a0c1e0b
 def read_args_file(

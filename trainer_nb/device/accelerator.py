@@ -538,10 +538,10 @@ class Device:
         if not self.has_whole_run: return False
         return self._isolated.is_outdated(model) or self.patches.is_outdated(model)
 
-    def reset_scaler(self):
-        "Replace the scaler by one with the same scale and no state of a failed step."
+    def reset_scaler(self, state: dict[str, Any] | None = None):
+        "Replace the scaler by one with a former scale, or the same, and no state of a failed step."
         if self.scaler is None: return
-        state = self.scaler.state_dict()
+        state = state or self.scaler.state_dict()
         kind = type(self.scaler)
         self.accelerator.scaler = kind(self.device.type) if kind is torch.amp.GradScaler else kind()
         self.accelerator.scaler.load_state_dict(state)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..core.callbacks import fire_event
 from ..core.errors import free_after_failure, suggest_names, warn
@@ -193,7 +194,7 @@ def update_batch_norms(learner: TrainerBase) -> None:
     state = run.optimizer.state
     norms = [
         m for m in run_modules(run).modules()
-        if isinstance(m, torch.nn.modules.batchnorm._BatchNorm) and "average_running_mean" in state.get(m.weight, ())
+        if isinstance(m, _BatchNorm) and "average_num_batches_tracked" in state.get(m.weight, ())
     ]
     if not norms: return
     # of a stream, as many batches as the run has used

@@ -84,6 +84,7 @@ class Step:
     # for a rollback: the control with its flags, the state of the data set before the fetch,
     # and the versions of the weights and of the tensors that were passed to the model
     control_before: tuple[TrainerControl, dict[str, Any]] | None = None
+    scale: dict[str, Any] | None = None   # of fp16, before a step with several updates
     data_before: Sequence = ()
     weights: Sequence[torch.nn.Parameter] = ()
     weight_versions: Sequence[int] = ()
@@ -427,7 +428,7 @@ def rollback_step(step: Step) -> None:
             run.current.window = None
         for p in run.params:
             p.grad = None
-        run.device.reset_scaler()
+        run.device.reset_scaler(step.scale)
         if run.device.discard_step(run.wrapped_model) is None:
             run.discard("wrapped_model")
     run.current.step_rolled_back = True

@@ -43,15 +43,18 @@ class WholeStep:
         self.step = step
         self.run = step.run
         self.updated: set[torch.nn.Parameter] = set()
-        if self.run.device.scaler is not None or not self.run.device.has_whole_run:
+        self.scaler = self.run.device.scaler
+        # each update may change it
+        step.scale = self.scaler and self.scaler.state_dict()
+        if not self.run.device.has_whole_run:
             raise InvalidOperation(
-                "optimize() is overridden, and fp16, fsdp and deepspeed make assumptions about the backward passes of a"
-                " step; train with bf16=True, or without sharding."
+                "optimize() is overridden, and fsdp and deepspeed make assumptions about the backward passes of a step;"
+                " train without sharding."
             )
 
     def backward(self, loss: torch.Tensor) -> None:
         "Run a backward pass; the gradients of this process add up."
-        backward_from_loss(loss)
+        backward_from_loss(loss if self.scaler is None else self.scaler.scale(loss))
 
     def update(self, name: str | None, closure: Callable[[], torch.Tensor] | None) -> torch.Tensor:
         "Update the parameters of an optimizer, or of all."
@@ -62,6 +65,7 @@ class WholeStep:
             if not run.device.world.is_single_process:
                 average_gradients(params, run.device.world)
                 seed_all(mix_seed(run.args.seed, SEED_UPDATE, run.state.global_step, run.device.strategy.part))
+            run.device.unscale(run.optimizer)
             self.step.norm, _ = run.device.strategy.clip(params, run.args.max_grad_norm, None)
             fire_event(self.step.learner, "on_pre_optimizer_step")
         def evaluate() -> float | torch.Tensor:
@@ -71,14 +75,34 @@ class WholeStep:
             complete()
             return loss
         which = {} if name is None else {"name": name}
-        if closure is None:
+        is_updated = True
+        if closure is not None and self.scaler is not None:
+            raise InvalidOperation(
+                "update(closure=...) evaluates the loss several times, and fp16 scales one for each update; train with bf16=True."
+            )
+        if closure is not None:
+            run.optimizer.step(evaluate, **which)  # type: ignore[arg-type]
+        elif self.scaler is not None:
+            is_updated = self.update_scaled(params, complete, which)
+        else:
             complete()
             run.optimizer.step(**which)  # type: ignore[call-overload]
-        else:
-            run.optimizer.step(evaluate, **which)  # type: ignore[arg-type]
-        self.updated.update(p for p in params if p.grad is not None)
+        if is_updated: self.updated.update(p for p in params if p.grad is not None)
         for p in params: p.grad = None
         return self.step.norm
+
+    def update_scaled(self, params: list[torch.nn.Parameter], complete: Callable[[], None], which: dict[str, str]) -> bool:
+        "Update with the gradients of a scaled loss; return whether none overflowed. Those of other parameters wait."
+        scaler, own = self.scaler, {id(p) for p in params}
+        waiting = [(p, p.grad) for p in self.run.params if p.grad is not None and id(p) not in own]
+        for p, _ in waiting: p.grad = None
+        complete()
+        before = scaler.get_scale()
+        scaler.step(self.run.optimizer, **which)
+        scaler.update()
+        # with the scale of the next backward pass, a power of two
+        for p, grad in waiting: p.grad = grad * (scaler.get_scale() / before)
+        return scaler.get_scale() >= before
 
 def run_optimize(step: Step) -> None:
     "Call an override of optimize() with the micro-batches of a step, on the device, and take its loss."
@@ -96,9 +120,9 @@ def run_optimize(step: Step) -> None:
         update_average(run, whole.updated)
         if step.norm is None:
             warn_once(run, "optimize() has not called self.update(), so the step changes no weights.")
-            # otherwise torch warns that a schedule was stepped first
-            for optimizer in (run.optimizer, *getattr(run.optimizer, "parts", {}).values()):
-                optimizer._opt_called = True
+        # without an update, or after an overflow, torch would warn that a schedule was stepped first
+        for optimizer in (run.optimizer, *getattr(run.optimizer, "parts", {}).values()):
+            optimizer._opt_called = True
     finally:
         vars(learner).pop("_whole_step", None)
     world = run.device.world

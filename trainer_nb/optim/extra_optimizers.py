@@ -89,23 +89,10 @@ def with_usual_state(cls: type) -> type:
                     del group["state"]
     return GrokAdamW
 
-@functools.cache
-def with_seeds(cls: type) -> type:
-    """Return the class of APOLLO, which seeds each parameter at its first step, so that unfrozen
-    parameters, which are added later, have a seed too."""
-    class APOLLOAdamW(cls):
-        __doc__ = "Implement APOLLO with support for parameters that are added later."
-        def step(self, closure: Callable[[], float] | None = None):
-            for n, p in enumerate([p for g in self.param_groups for p in g["params"]], 1):
-                self.state[p].setdefault("seed", n)
-            return super().step(closure)
-    return APOLLOAdamW
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #4c9822e0
 # name: module, class, and an expression for its keyword arguments
 OPTIMIZERS: dict[str, list[str]] = settings_table("optimizers")
-# name of an optimizer: a function that returns its class as it is used here
-_CHANGED_CLASSES: dict[str, Callable[[type], type]] = {"grokadamw": with_usual_state, "apollo_adamw": with_seeds}
 
 def optimizer_in_full(
     optim: str,  # "package:Class"
@@ -131,7 +118,7 @@ def named_optimizer(args: TrainingArguments) -> tuple[type, dict[str, Any]]:
     check_rules("optimizer", vars(args) | {"has_gpu": torch.cuda.is_available()})
     adam = adam_kwargs(args)
     kwargs = evaluate(expression, vars(args) | {"torch": torch, "adam": adam, "betas": adam["betas"]})
-    return _CHANGED_CLASSES.get(args.optim, lambda cls: cls)(cls), kwargs
+    return with_usual_state(cls) if args.optim == "grokadamw" else cls, kwargs
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #0dd757db
 class Muon(torch.optim.Optimizer):

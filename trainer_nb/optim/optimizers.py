@@ -406,7 +406,9 @@ def refuse_regrouping(
     instead: str,  # what to do instead
 ):
     "Raise ValueError for an optimizer that indexes an attribute by the positions of its parameters."
-    if not (name := kept_by_place(optimizer)): return
+    # APOLLO gives seeds to the parameters that it is made with
+    name = "seed" if type(optimizer).__name__ == "APOLLOAdamW" else kept_by_place(optimizer)
+    if not name: return
     raise ValueError(
         f"{what}: it would change the groups of parameters, and {type(optimizer).__name__} keeps {name!r} by the place"
         f" of the parameters in them. {instead}, or keep it by parameter, in optimizer.state[p]."

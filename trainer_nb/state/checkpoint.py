@@ -5,6 +5,7 @@
 # %% ../../nbs/07_state/03_checkpoint.ipynb #5568c36c
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import shutil
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
@@ -33,7 +35,7 @@ from ..engine.snapshot_tensors import Snapshot, is_shared, tensor_digest
 from ..engine.average import needs_optimizer
 from ..engine.run_state import RunState
 from ..engine.snapshot_fields import ModuleWalk
-from .checkpoint_dirs import MANIFEST_NAME, CorruptCheckpoint, read_manifest, verify_checkpoint, write_manifest
+from .checkpoint_dirs import CorruptCheckpoint, read_manifest, verify_checkpoint, write_manifest
 from .model_files import PretrainedModel, adapter_names, adapter_state_keys, check_same_weights
 from .model_files import read_weights, unchanged_base_names, write_weights
 
@@ -177,9 +179,8 @@ def write_tensors(tensors: dict, path: Path) -> dict:
     from safetensors.torch import save_file
     if not tensors: return {}
     pairs = {n for n, t in tensors.items() if t.dtype == torch.complex128}
-    save_file(
-        {n: torch.view_as_real(t).contiguous() if n in pairs else t.contiguous() for n, t in tensors.items()}, path
-    )
+    stored = {n: torch.view_as_real(t).contiguous() if n in pairs else t.contiguous() for n, t in tensors.items()}
+    save_file(stored, path)
     return {n: (path.name, n, "complex") if n in pairs else (path.name, n) for n in tensors}
 
 def read_tensors(
@@ -189,13 +190,10 @@ def read_tensors(
     "Read tensors by name, in memory of their own."
     from safetensors import safe_open
     tensors: dict[str, torch.Tensor] = {}
-    files: dict[str, list[str]] = {}
-    for name, (file, *_) in places.items():
-        files.setdefault(file, []).append(name)
-    for file, names in files.items():
+    for file in {file for file, *_ in places.values()}:
         with safe_open(folder / file, "pt") as opened:
-            for name in names:
-                _, key, *how = places[name]
+            for name, (where, key, *how) in places.items():
+                if where != file: continue
                 t = opened.get_tensor(key).clone()
                 tensors[name] = torch.view_as_complex(t) if how else t
     # in the order of the snapshot
@@ -228,8 +226,8 @@ def write_shards(
     except dcp.api.CheckpointException as error:
         rank, (cause, _) = next(iter(error.failures.items()))
         raise OSError(getattr(cause, "errno", None) or 0, f"rank {rank}: {type(cause).__name__}: {cause}") from error
-    names = {n: (str(t.dtype).removeprefix("torch."), tuple(snapshot.shapes[n])) for n, t in parts.items()}
-    return ShardFiles(folder, names)
+    kinds = {n: str(t.dtype).removeprefix("torch.") for n, t in parts.items()}
+    return ShardFiles(folder, {n: (kind, tuple(snapshot.shapes[n])) for n, kind in kinds.items()})
 
 def read_shards(
     folder: Path,
@@ -239,9 +237,7 @@ def read_shards(
 ) -> dict[str, torch.Tensor]:
     "Read the tensors that several processes have written, in as many processes as there are now."
     import torch.distributed.checkpoint as dcp
-    def empty(dtype: str, shape) -> torch.Tensor:
-        return torch.empty(part_shape(like, shape), dtype=getattr(torch, dtype))
-    parts = {n: empty(*kind) for n, kind in names.items()}
+    parts = {n: torch.empty(part_shape(like, shape), dtype=getattr(torch, t)) for n, (t, shape) in names.items()}
     state = parts if like is None else {n: arranged_like(like, t, names[n][1]) for n, t in parts.items()}
     dcp.load(
         state,
@@ -437,8 +433,12 @@ def source_weights(
             " folders: of a learner, learn.model or learn.snapshot()."
         )
     folder = Path(source).expanduser()
-    is_run = (folder / "run.json").is_file() and (folder / MANIFEST_NAME).is_file()
-    if is_run: return snapshot_weights(read_checkpoint(folder))
+    if (folder / "run.json").is_file(): return snapshot_weights(read_checkpoint(folder))
+    config = folder / "config.json"
+    kinds = json.loads(config.read_text("utf-8")).get("architectures") if config.is_file() else None
+    kind = kinds and getattr(importlib.import_module("transformers"), kinds[0], None)
+    # its files leave out the names of tied weights
+    if kind: return kind.from_pretrained(folder, dtype="auto").state_dict()
     from safetensors import safe_open
     found = read_weights(folder)
     for file in folder.glob("*.safetensors"):
@@ -454,8 +454,8 @@ def merge(
     """Return the weighted mean of the weights of several sources, for `model.load_state_dict()`; of what is no fraction,
     that of the last one. Raise ValueError if they are of different models."""
     parts = [1.0] * len(sources) if weights is None else list(weights)
-    if len(parts) != len(sources) or not sum(parts):
-        raise ValueError(f"merge() has {len(sources)} sources and weights={weights!r}; give a number for each, with a sum.")
+    if len(parts) != len(sources) or not all(isinstance(p, Real) for p in parts) or not 0 < abs(sum(parts)) < math.inf:
+        raise ValueError(f"merge() has {len(sources)} sources and weights={weights!r}; give one number for each, with a sum.")
     total: dict[str, torch.Tensor] = {}
     for source, part in zip(sources, parts):
         read = source_weights(source)
