@@ -24,8 +24,8 @@ from tiny import INCIDENTS
 
 from trainer_nb import Learner
 
-for kind in ("data", "model", "loop", "process", "held_out", "second_held_out"): importlib.import_module(f"{kind}_incidents")
-for kind in ("held_out", "second_held_out"): importlib.import_module(f"{kind}_healthy")
+for kind in ("data", "model", "loop", "process", "held_out", "second_held_out", "third_held_out"): importlib.import_module(f"{kind}_incidents")
+for kind in ("held_out", "second_held_out", "third_held_out"): importlib.import_module(f"{kind}_healthy")
 
 EXAMPLES = Path(__file__).resolve().parents[2]/"examples"
 # what only looks, and cures nothing
