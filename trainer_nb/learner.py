@@ -830,13 +830,11 @@ class RecordingMixin(TrainerBase):
         self,
         # of a checkpoint, also one of the Trainer's, or a repository of the Hub; True: the newest in output_dir
         folder: str | Path = True,
-        # read the Trainer's files of DeepSpeed's engine or FSDP's shards, which can run code; only of a source that you trust
-        unpickle: bool = False,
     ):
         """Resume from a checkpoint, with a warning for each difference.
         Raise ValueError, and change nothing, if the run cannot resume from it here."""
         begin_run(self)
-        return apply_change(self, "load_checkpoint()", lambda: load_checkpoint(self, folder, find_checkpoint, unpickle))
+        return apply_change(self, "load_checkpoint()", lambda: load_checkpoint(self, folder, find_checkpoint))
 
     @property
     def hub_model_id(self) -> str | None:

@@ -1,4 +1,4 @@
-"DeepSpeed with the launchers: the same program with transformers' Trainer and with ours, and each reads the other's checkpoints."
+"DeepSpeed with the launchers: the same program with transformers' Trainer and with ours."
 import json
 import os
 import re
@@ -31,7 +31,7 @@ if who == "theirs":
     more = dict(accelerator_config={"use_configured_state": True})
 else:
     from trainer_nb import Trainer, TrainingArguments
-    more = dict(use_cpu=True, save_format="trainer")
+    more = dict(use_cpu=True)
 config = {"zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 20, "stage3_gather_16bit_weights_on_model_save": True, "reduce_bucket_size": "auto"},
           "gradient_clipping": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto", "train_batch_size": "auto"}
 if stage: more["deepspeed"] = config
@@ -43,11 +43,6 @@ model = BertForSequenceClassification._from_config(BertConfig(**shape, hidden_dr
 g = torch.Generator().manual_seed(0)
 data = [{"input_ids": torch.randint(0, 50, (6,), generator=g), "labels": torch.tensor(i % 2)} for i in range(24)]
 trainer = Trainer(model=model, args=args, train_dataset=data)
-if resume and who == "ours":
-    try: trainer.train(resume_from_checkpoint=resume)
-    except ValueError as error: assert "unpickle=True" in str(error), error
-    trainer.load_checkpoint(resume, unpickle=True)
-    resume = None
 trainer.train(resume_from_checkpoint=resume)
 predictions = trainer.predict(data[:7]).predictions
 if os.environ["RANK"] == "0":
@@ -72,16 +67,13 @@ def program(tmp_path_factory):
 
 @pytest.mark.parametrize("stage", [2, 3])
 def test_as_the_trainer(program, stage, tmp_path):
-    "The same losses, norms and learning rates; a checkpoint of either is continued by the other, to the same numbers."
+    "The same losses, norms and learning rates; a checkpoint is continued to the same numbers."
     def equal(one, other):
         "The processes divide the evaluation's samples in another way, which may change the last bit of a product."
         return one[0] == other[0] and one[1] == pytest.approx(other[1], abs=1e-7)
     theirs = program("theirs", stage, tmp_path / "theirs")
     assert equal(program("ours", stage, tmp_path / "ours"), theirs)
-    def names(who): return {p.name for p in (tmp_path / who / "checkpoint-4").iterdir()}
-    assert names("theirs") - names("ours") <= {"rng_state_0.pth", "rng_state_1.pth", "training_args.bin"}
-    assert equal(program("ours", stage, tmp_path / "here", tmp_path / "theirs" / "checkpoint-4"), theirs)
-    assert equal(program("theirs", stage, tmp_path / "there", tmp_path / "ours" / "checkpoint-4"), theirs)
+    assert equal(program("ours", stage, tmp_path / "here", tmp_path / "ours" / "checkpoint-4"), theirs)
 
 
 def test_launchers(program, tmp_path):

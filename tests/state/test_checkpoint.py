@@ -714,18 +714,11 @@ def test_a_script_that_hands_on_its_own_flags_resumes(tmp_path):
     assert unequal(finish(plain), outcome(again), ignore=("args", "state")) == []
 
 
-def test_shards_of_torch_are_unpickled_only_with_permission(tmp_path):
-    "The list of the shards that the Trainer writes with FSDP is a pickle."
-    from torch.distributed import checkpoint as distributed
-    from trainer_nb.state.checkpoint_dirs import CorruptCheckpoint
-    from trainer_nb.state.model_files import read_weights_for_model
-    ran, shards, model = tmp_path / "ran", tmp_path / "pytorch_model_fsdp_0", torch.nn.Linear(3, 2)
-    distributed.save({"model": model.state_dict()}, checkpoint_id=shards, no_dist=True)
-    found = read_weights_for_model(torch.nn.Linear(3, 2), tmp_path, unpickle=True)
-    assert set(found) == {"weight", "bias"} and all(torch.equal(t, found[n]) for n, t in model.state_dict().items())
-    with pytest.raises(ValueError, match="weights of another model"): read_weights_for_model(torch.nn.Linear(3, 3), tmp_path, unpickle=True)
-    (shards / ".metadata").write_bytes(pickle.dumps(Crafted(ran)))
-    with pytest.raises(ValueError, match=r"can run code as they are read.*unpickle=True\) reads them"): read_weights_for_model(torch.nn.Linear(3, 2), tmp_path)
-    assert not ran.exists()
-    (shards / ".metadata").unlink()
-    with pytest.raises(CorruptCheckpoint, match="cannot be read"): read_weights_for_model(torch.nn.Linear(3, 2), tmp_path, unpickle=True)
+@pytest.mark.parametrize("name, said", [("pytorch_model_fsdp_0", "accelerate merge-weights"), ("global_step2", "zero_to_fp32.py")])
+def test_pickled_files_are_not_read(tmp_path, name, said):
+    "Of FSDP's shards and of DeepSpeed's engine; the error names the command that makes a file of the weights."
+    (tmp_path / "checkpoint-2" / name).mkdir(parents=True)
+    (tmp_path / "checkpoint-2" / "trainer_state.json").write_text('{"global_step": 2}')
+    learn = hard_learner()
+    with pytest.raises(ValueError, match=f"pickled files .* are not read; .*{said}"): learn.load_checkpoint(tmp_path / "checkpoint-2")
+    assert learn.state.global_step == 0

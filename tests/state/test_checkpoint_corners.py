@@ -219,23 +219,6 @@ def test_a_failure_before_the_writing_leaves_the_former_best_checkpoint(tmp_path
     assert (learn.state.best_metric, learn.state.best_global_step, learn.state.best_model_checkpoint) == best
 
 
-def test_files_of_an_engine_of_a_killed_process_do_not_go_into_a_checkpoint(tmp_path):
-    "They are in a folder of this run, which is emptied; that of another run with a folder of the same name stays."
-    from types import SimpleNamespace
-    from trainer_nb.device.collectives import World
-    from trainer_nb.state.hf_checkpoint import write_engine_files
-    def write(folder, step, schedule): (folder / f"global_step{step}").mkdir(parents=True)
-    def run(name, step):
-        return SimpleNamespace(device=SimpleNamespace(engine=SimpleNamespace(write_files=write), world=World()), history=SimpleNamespace(run_id=name),
-                               state=SimpleNamespace(global_step=step), lr_scheduler=None)
-    old, other = write_engine_files(run("a", 3), tmp_path / "mine"), write_engine_files(run("b", 4), tmp_path / "mine")
-    assert old != other and old.is_dir() and other.is_dir()
-    new = write_engine_files(run("a", 7), tmp_path / "mine")
-    assert [p.name for p in new.iterdir()] == ["global_step7"] and [p.name for p in other.iterdir()] == ["global_step4"]
-    write_engine_files(run("a", 8), tmp_path / "next")
-    assert not new.exists() and other.is_dir()
-
-
 @pytest.mark.parametrize("then", [True, False], ids=["trained", "frozen"])
 def test_weights_that_the_checkpoint_freezes_or_unfreezes_are_named(tmp_path, then):
     "The cell that makes the model was edited: what is frozen comes from the checkpoint, and a warning says so."

@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -641,32 +640,6 @@ class DeepSpeedModel(Strategy):
         persistent = self.engine.optimizer.persistent_parameters
         if persistent:
             persistent[0].all_gather(persistent)
-
-    @contextmanager
-    def _with_schedule(self, schedule: Any) -> Iterator[Any]:
-        "Let the engine have DeepSpeed's schedule inside the block, whose state its files hold; yield the engine."
-        self.engine.lr_scheduler = schedule if self.makes_schedule else None
-        try:
-            with launcher_variables():
-                yield self.engine
-        finally:
-            self.engine.lr_scheduler = None
-
-    def read_files(
-        self,
-        folder: Path,  # with files that save_checkpoint() of an engine has written
-        schedule: Any,  # of the run
-    ):
-        "Restore the engine from its own files, which are unpickled."
-        with self._with_schedule(schedule) as engine:
-            path, _ = engine.load_checkpoint(str(folder), load_lr_scheduler_states=self.makes_schedule)
-        if path is None: raise OSError("there is no complete state in it")
-
-    def write_files(self, folder: Path, step: int, schedule: Any):
-        "Write the engine's own files; all processes take part."
-        with self._with_schedule(schedule) as engine:
-            engine.global_steps = step
-            engine.save_checkpoint(str(folder), tag=f"global_step{step}")
 
     def scaler_state(self) -> dict[str, Any] | None:
         "Return the state of the loss scaler of fp16; None without one."

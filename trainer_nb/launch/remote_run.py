@@ -104,15 +104,14 @@ def pop_remote_callback(
 
 def locate_checkpoint(
     learner: TrainerBase,
-    folder: str | Path = True,  # and the other arguments of learn.load_checkpoint()
-    unpickle: bool = False,
-) -> tuple[Path, bool]:
+    folder: str | Path = True,  # as of learn.load_checkpoint()
+) -> tuple[Path]:
     """Return the arguments of `load_checkpoint` for the processes. Release the log of the checkpoint's run, which
     another learner of the kernel may have open. Raise ValueError if there is no checkpoint."""
     found = find_checkpoint(learner, folder)
     if has_manifest(found):
         close_other_logs(learner.history, log_path(found.parent, read_manifest(found)["run"]))
-    return found, unpickle
+    return (found,)
 
 def file_sizes(_: object, folder: str) -> dict[str, int] | None:
     "Return the sizes of a folder's files on this machine, by path; None if there is no such folder."

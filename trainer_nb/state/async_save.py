@@ -38,7 +38,7 @@ from .checkpoint_dirs import MANIFEST_NAME, CorruptCheckpoint, atomic_directory,
 from .checkpoint_dirs import fsync_path, invalidate, invalidate_abandoned, list_checkpoints, move_aside
 from .checkpoint_dirs import rotate_checkpoints, verify_checkpoint
 from .data_fingerprint import describe_train_data
-from .hf_checkpoint import trainer_layout_info, write_engine_files, write_trainer_checkpoint
+from .hf_checkpoint import trainer_layout_info, write_trainer_checkpoint
 from .model_files import get_processor
 
 # %% ../../nbs/07_state/08_async_save.ipynb #a5406100
@@ -207,8 +207,6 @@ def start_saving(
             "The model writes its weights itself (save_pretrained), which it cannot do while each process has a part of"
             " them (fsdp or deepspeed)."
         )
-    writes_engine = run.device.engine is not None and run.args.save_format == "trainer" and not run.args.save_only_model
-    engine_files = write_engine_files(run, place) if writes_engine else None
     snapshot: Snapshot | None
     if run.args.save_only_model:
         with averaged_weights(run) as is_average:
@@ -230,7 +228,7 @@ def start_saving(
     # after the snapshot, which must not contain the event of the push
     push = run.parts.uploader.plan_push(learner, place) if own and run.parts.uploader is not None else None
     try:
-        work = make_checkpoint_writer(learner, snapshot, place, own, push, shards, engine_files, live)
+        work = make_checkpoint_writer(learner, snapshot, place, own, push, shards, live)
         saver.start(work, snapshot, place.parent, undo)
     except BaseException:
         if push is not None:
@@ -342,7 +340,6 @@ def make_checkpoint_writer(
     own,  # one of the run's own checkpoints, to which the limit applies
     push=None,  # called with the complete folder before older ones are deleted, or with None if it cannot be written
     shards: ShardFiles | None = None,  # already written
-    engine_files: Path | None = None,  # a folder with files of DeepSpeed's engine, which go into the checkpoint
     live=None,  # as returned by own_output
 ):
     "Return a function that writes a checkpoint and raises SaveFailed with a one-sentence cause."
@@ -373,16 +370,11 @@ def make_checkpoint_writer(
             ) as folder:
                 about.update(strip_log_history(snapshot, history), beside=ensure_log_on_disk(history, beside, folder))
                 (folder / JSON_FILE).write_text(settings, encoding="utf-8")
-                if engine_files is not None:
-                    for part in engine_files.iterdir():
-                        shutil.move(part, folder / part.name)
                 write(package, folder)
             written = place
         except Exception as error:
             raise SaveFailed(describe_save_failure(place, error)) from error
         finally:
-            if engine_files is not None:
-                shutil.rmtree(engine_files, ignore_errors=True)
             if push is not None:
                 push(written)
         try:

@@ -9,7 +9,6 @@ import copy
 import json
 import math
 import random
-import shutil
 from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
@@ -28,7 +27,7 @@ from ..data.sampling import Cursor
 from ..data.sources import MapSource
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
-from ..engine.snapshot import capture_snapshot, restore_fields
+from ..engine.snapshot import capture_snapshot
 from ..engine.snapshot_tensors import Snapshot
 from .checkpoint import CheckpointContents, read_snapshot_files, state_dict_entries, verify_resumable
 from .checkpoint import write_model, write_run_state
@@ -36,8 +35,7 @@ from .checkpoint_dirs import CorruptCheckpoint, has_manifest, write_manifest
 from .hf_optimizer import convert_optimizer_state, convert_scheduler_state
 from .hf_optimizer import describe_group_differences, regroup, split_optimizer_state
 from .hf_optimizer import to_named_state_dict, to_torch_state_dict, trainer_param_groups
-from .model_files import DISTRIBUTED_OPTIMIZER, check_unpickle, read_distributed, read_torch_file
-from .model_files import read_weights_for_model
+from .model_files import check_not_pickled, read_torch_file, read_weights_for_model
 
 # %% ../../nbs/07_state/05_hf_checkpoint.ipynb #f57daa04
 def trainer_layout_info(learner: TrainerBase) -> dict:
@@ -275,26 +273,20 @@ def reconcile_state(
     return replace(there, stateful_callbacks={}, **here), said
 
 # %% ../../nbs/07_state/05_hf_checkpoint.ipynb #5f58866f
-def read_torch_files(
-    folder: Path,
-    unpickle: bool = False,  # as for `check_unpickle`
-) -> dict:
+def read_torch_files(folder: Path) -> dict:
     "Read the torch files, None for a missing scaler; raise CorruptCheckpoint if a file is missing or not plain."
-    has_shards = (folder / DISTRIBUTED_OPTIMIZER[0]).is_dir()
-    by_name = has_shards or (folder / NAMED_OPTIMIZER).is_file()
+    by_name = (folder / NAMED_OPTIMIZER).is_file()
     for name in ("scheduler.pt",) if by_name else ("optimizer.pt", "scheduler.pt"):
         if not (folder / name).is_file():
             raise CorruptCheckpoint(
-                f"{folder} has no {name}, so it has no state to continue from: it was written with save_only_model=True,"
-                " or by DeepSpeed. Load the weights into the model, and train() begins a new run from them."
+                f"{folder} has no {name}, so it has no state to continue from: it was written with save_only_model=True."
+                " Load the weights into the model, and train() begins a new run from them."
             )
     found = {
         n: read_torch_file(folder / f"{n}.pt") if (folder / f"{n}.pt").is_file() else None
         for n in ("optimizer", "scheduler", "scaler")
     }
-    if has_shards:
-        found["optimizer"] = read_distributed(folder, DISTRIBUTED_OPTIMIZER, unpickle)
-    elif by_name:
+    if by_name:
         found["optimizer"] = read_torch_file(folder / NAMED_OPTIMIZER)
     if not _is_optimizer_state(found["optimizer"]):
         raise CorruptCheckpoint(f"{folder / 'optimizer.pt'} does not hold the state of an optimizer.")
@@ -331,15 +323,16 @@ def state_fields(run: RunState, there: TrainerState, state: TrainerState, mine: 
     callbacks = merge_callback_states(run, there.stateful_callbacks, mine["callbacks"])
     return position_fields(run, there) | {"state": state, "run": History().run_id, "callbacks": callbacks}
 
-def read_foreign_checkpoint(learner: TrainerBase, folder: Path, unpickle: bool = False) -> Snapshot:
+def read_foreign_checkpoint(learner: TrainerBase, folder: Path) -> Snapshot:
     "Read the Trainer's checkpoint for this learner; raise ValueError if it does not fit."
     run = learner.run_state
+    check_not_pickled(folder)
     there = read_trainer_state(folder)
-    files = read_torch_files(folder, unpickle)
+    files = read_torch_files(folder)
     form = capture_snapshot(run)
     mine = form.values
     tensors = {n: t for n, t in form.tensors.items() if not n.startswith("optimizer/")}
-    weights, names = read_weights_for_model(run.model, folder, unpickle), state_dict_entries(run)
+    weights, names = read_weights_for_model(run.model, folder), state_dict_entries(run)
     tensors |= {names[k]: t.to(tensors[names[k]].dtype) for k, t in weights.items() if isinstance(names[k], str)}
     try:
         state, said = reconcile_state(run, there)
@@ -407,58 +400,6 @@ def describe_scaler_difference(run: RunState, file) -> list[str]:
         return ["there is no scaler.pt: the scale of the gradients starts from its default"]
     return []
 
-# %% ../../nbs/07_state/05_hf_checkpoint.ipynb #c33285db
-def is_engine_checkpoint(folder: Path) -> bool:
-    "Return whether the state in a folder is that of DeepSpeed's engine, written by the Trainer."
-    return not has_manifest(folder) and any(folder.glob("global_step*"))
-
-def read_engine_checkpoint(learner: TrainerBase, folder: Path, unpickle: bool) -> Snapshot:
-    """Read a checkpoint of the Trainer with DeepSpeed, in each process its part.
-    Raise ValueError if it does not fit, and leave the run as it is."""
-    run = learner.run_state
-    engine = run.device.engine
-    if engine is None:
-        raise ValueError(
-            f"{folder} was written by DeepSpeed; give the Learner deepspeed=, and start as many processes as wrote it."
-        )
-    check_unpickle(folder, unpickle, "DeepSpeed")
-    there = read_trainer_state(folder)
-    before = capture_snapshot(run)
-    try:
-        engine.read_files(folder, run.lr_scheduler)
-        form = capture_snapshot(run)
-    except (KeyError, AssertionError, RuntimeError, OSError) as error:
-        raise CorruptCheckpoint(
-            f"DeepSpeed cannot read {folder} ({type(error).__name__}: {error}). It needs the same model, the same stage and"
-            " as many processes as wrote it."
-        ) from error
-    finally:
-        restore_fields(run, before)
-    state, said = reconcile_state(run, there)
-    values = form.values | state_fields(run, there, state, before.values)
-    path = folder / "scheduler.pt"
-    if path.is_file():
-        schedule = before.values["lr_scheduler"]
-        values["lr_scheduler"], of_rates = convert_scheduler_state(run, schedule, read_torch_file(path))
-        said = said + of_rates
-    return Snapshot(form.tensors, values | {"about": {"said": said}})
-
-def write_engine_files(run: RunState, place: Path) -> Path:
-    "Write the files of the engine to a folder beside a checkpoint's; all processes take part. Return the folder."
-    engine = run.device.engine
-    assert engine is not None
-    world = run.device.world
-    suffix = f".engine-{run.history.run_id}"
-    if world.local_rank == 0:
-        # also of a process that was killed, with the files of another step
-        for old in place.parent.glob(f".*{suffix}"):
-            shutil.rmtree(old, ignore_errors=True)
-    # the others must not write before
-    world.all_gather_object(None)
-    folder = place.with_name(f".{place.name}{suffix}")
-    engine.write_files(folder, run.state.global_step, run.lr_scheduler)
-    return folder
-
 # %% ../../nbs/07_state/05_hf_checkpoint.ipynb #16bbf2d1
 def read_own_checkpoint(folder: Path) -> Snapshot:
     "Read a snapshot that this package wrote in the Trainer's layout."
@@ -482,11 +423,9 @@ def read_own_checkpoint(folder: Path) -> Snapshot:
 def read_trainer_checkpoint(
     learner: TrainerBase,  # a prepared learner
     folder: str | Path,
-    unpickle: bool = False,  # as for `check_unpickle`
 ) -> Snapshot:
     "Read a checkpoint in the Trainer's layout; raise CorruptCheckpoint if incomplete, ValueError on a mismatch."
     folder = Path(folder)
-    if is_engine_checkpoint(folder): return read_engine_checkpoint(learner, folder, unpickle)
-    if not has_manifest(folder): return read_foreign_checkpoint(learner, folder, unpickle)
+    if not has_manifest(folder): return read_foreign_checkpoint(learner, folder)
     verify_resumable(folder)
     return read_own_checkpoint(folder)

@@ -259,56 +259,27 @@ def read_torch_file(path: Path):
         problem = f"cannot be read ({type(error).__name__}), it may have been cut short"
     raise CorruptCheckpoint(f"{path} {problem}.")
 
-# the Trainer's folders of shards, with the name of their content
-DISTRIBUTED_WEIGHTS = "pytorch_model_fsdp_0", "model"
-DISTRIBUTED_OPTIMIZER = "optimizer_0", "optimizer"
-
-def check_unpickle(
-    folder: Path,
-    unpickle: bool,  # whether the user permits it
-    origin: str,  # of the pickled files, for the message
-):
-    "Raise ValueError unless pickled files may be read."
-    if unpickle: return
+def check_not_pickled(folder: Path):
+    "Raise ValueError for the pickled files of FSDP's shards and of DeepSpeed's engine, which can run code as they are read."
+    if any(folder.glob("global_step*")):
+        origin, merge = "DeepSpeed's engine", f"python {folder / 'zero_to_fp32.py'} {folder} OUT"
+    elif (folder / "pytorch_model_fsdp_0").is_dir():
+        origin, merge = "FSDP's shards", f"accelerate merge-weights {folder / 'pytorch_model_fsdp_0'} OUT"
+    else:
+        return
     raise ValueError(
-        f"{folder} has pickled files of {origin}, which can run code as they are read; if you trust them,"
-        f" learn.load_checkpoint({str(folder)!r}, unpickle=True) reads them."
+        f"{folder} has pickled files of {origin}, which can run code and are not read; in a shell, `{merge}` writes the"
+        " weights into a file, and a run begins with them."
     )
-
-def has_distributed_weights(folder: str | Path) -> bool:
-    "Return whether the weights in a folder are in shards of torch.distributed.checkpoint."
-    return Path(folder, DISTRIBUTED_WEIGHTS[0]).is_dir()
-
-def read_distributed(
-    folder: Path,
-    part: tuple[str, str],  # DISTRIBUTED_WEIGHTS or DISTRIBUTED_OPTIMIZER
-    unpickle: bool,  # as for `check_unpickle`
-) -> dict:
-    "Read full tensors from the shards of torch.distributed.checkpoint, in this process alone."
-    check_unpickle(folder, unpickle, "FSDP (state_dict_type='SHARDED_STATE_DICT')")
-    from torch.distributed.checkpoint import CheckpointException, FileSystemReader
-    from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
-    from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
-    place, name = part
-    found: dict[str, Any] = {}
-    reader = FileSystemReader(folder / place)
-    try:
-        _load_state_dict(found, storage_reader=reader, planner=_EmptyStateDictLoadPlanner(), no_dist=True)
-        return found[name]
-    except (CheckpointException, OSError, EOFError, KeyError, RuntimeError, pickle.UnpicklingError) as error:
-        raise CorruptCheckpoint(
-            f"{folder / place} cannot be read ({type(error).__name__}), it may have been cut short."
-        ) from error
 
 def read_weights(
     folder: str | Path,  # key of the state_dict -> tensor
-    unpickle: bool = False,  # as for `check_unpickle`
 ) -> dict:
     "Return the weights in the files of a folder of any origin; tied ones under one of their names."
     from safetensors import SafetensorError
     from safetensors.torch import load_file
     folder = Path(folder)
-    if has_distributed_weights(folder): return read_distributed(folder, DISTRIBUTED_WEIGHTS, unpickle)
+    check_not_pickled(folder)
     files = [
         p for p in sorted(folder.glob("*.safetensors")) if p.name not in ("optimizer.safetensors", "rest.safetensors")
     ]
@@ -328,20 +299,18 @@ def read_weights(
 def read_weights_for_model(
     model: torch.nn.Module,
     folder: str | Path,
-    unpickle: bool = False,  # as for `check_unpickle`
 ) -> dict:
     "Return the weights in a folder by key of the model's state_dict; raise ValueError if the model differs."
     if has_adapters(model): return read_adapters(model, folder)
-    weights = read_weights(folder, unpickle)
+    weights = read_weights(folder)
     # quantized and offloaded weights are not trained, and stay as they are
     apart = {o.name for o in read_only_weights(model)}
     weights = {k: t for k, t in weights.items() if k not in apart}
     state = model.state_dict(keep_vars=True)
     own = {k: t for k, t in state.items() if isinstance(t, torch.Tensor) and k not in apart}
-    is_file = not has_distributed_weights(folder)
-    if is_file and not set(weights) <= set(own) and hasattr(model, "from_pretrained"):
+    if not set(weights) <= set(own) and hasattr(model, "from_pretrained"):
         weights = cast(type[PretrainedModel], type(model)).from_pretrained(folder).state_dict()
-    elif is_file and not set(weights) <= set(own) and hasattr(model, "_first_module"):
+    elif not set(weights) <= set(own) and hasattr(model, "_first_module"):
         # sentence-transformers write each module into a folder of its own, the first one without its prefix
         weights = cast(Any, type(model))(str(folder), device="cpu").state_dict()
     # a tied weight has one name in the file

@@ -42,7 +42,7 @@ from .checkpoint_dirs import MANIFEST_NAME, clean_leftovers, find_latest_checkpo
 from .checkpoint_dirs import is_trainer_checkpoint, list_checkpoints, read_manifest
 from .checkpoint_dirs import verify_checkpoint
 from .data_fingerprint import describe_train_data
-from .hf_checkpoint import is_engine_checkpoint, read_trainer_checkpoint
+from .hf_checkpoint import read_trainer_checkpoint
 from .model_files import add_base_weights, read_weights_for_model
 
 # %% ../../nbs/07_state/10_resume.ipynb #59e5811a
@@ -87,7 +87,7 @@ def resolve_checkpoint(
 def check_no_model_folder(learner: TrainerBase, folder: Path) -> None:
     "Raise ValueError for a folder with the weights of a model, and no part of a run; name the call that reads them."
     of_a_run = (MANIFEST_NAME, "run.json", "trainer_state.json")
-    if any((folder / name).is_file() for name in of_a_run) or is_engine_checkpoint(folder): return
+    if any((folder / name).is_file() for name in of_a_run): return
     if not any(folder.glob("*.safetensors")):
         raise ValueError(f"Can't find a valid checkpoint at {folder}: it has none of {', '.join(of_a_run)}.")
     model = unwrap_model(learner.model)
@@ -248,14 +248,13 @@ def load_checkpoint(
     learner: TrainerBase,
     place,  # a folder, or True for the newest
     find=resolve_checkpoint,  # returns the folder that is meant, on the main process; state.hub downloads it first
-    unpickle: bool = False,  # read pickled files of DeepSpeed's engine and of FSDP's shards
 ) -> ResumeReport:
     "Continue from a checkpoint; raise ValueError, with nothing changed, if that is not possible here."
     run = learner.run_state
     wait_for_save(run)
     prepare(learner)
     folder = run.device.world.run_on_main(lambda: find(learner, place))
-    snapshot = read_snapshot(learner, folder, unpickle, everywhere=True)
+    snapshot = read_snapshot(learner, folder, everywhere=True)
     check_run_not_open(run, folder, snapshot)
     then = checkpoint_info(snapshot).get("given", {})
     edits = edited_settings(then, run.given.values)
@@ -340,14 +339,13 @@ def restart_epoch_data(run: RunState, snapshot: Snapshot) -> list[str]:
 # %% ../../nbs/07_state/10_resume.ipynb #7ddeeafa
 def read_snapshot(
     learner: TrainerBase, folder: Path,
-    unpickle: bool = False,  # as in load_checkpoint
     everywhere: bool = False,  # all processes call this; each one of a sharded run reads its shards if they are in files
 ) -> Snapshot:
     "Read the snapshot in a folder of either layout."
     run = learner.run_state
     like = run.device.strategy.example if everywhere and run.device is not None else None
-    if is_trainer_checkpoint(folder) or is_engine_checkpoint(folder):
-        snapshot = read_trainer_checkpoint(learner, folder, unpickle)
+    if is_trainer_checkpoint(folder):
+        snapshot = read_trainer_checkpoint(learner, folder)
     else:
         snapshot = read_checkpoint(folder) if like is None else read_checkpoint(folder, like, run.device.world)
     return add_base_weights(run, snapshot)

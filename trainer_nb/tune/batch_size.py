@@ -8,8 +8,8 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from ..args.training_args import TrainingArguments
 from ..core.callbacks import CallbackHandler, TrainerCallback, TrainerControl, TrainerState
 from ..core.errors import free_after_failure, is_out_of_memory, release_traceback_memory
-from ..core.memory import MemoryGauge, free_host_memory, read_proc_status
+from ..core.memory import MemoryGauge, free_host_memory
 from ..data.collate import infer_batch_size, map_tensors
 from ..data.loader import MicroBatch, ResumableLoader
 from ..data.sampling import Cursor
@@ -256,8 +256,6 @@ class BatchSizes(LearnerResult):
         return [*panels, Panel("Memory in MB", lines, x="batch size", xlog=True, ylog=True)]
 
 # %% ../../nbs/09_tune/03_batch_size.ipynb #1da48f30
-SAFETY_FACTOR = 1.25   # a size whose predicted memory exceeds this multiple of the limit is skipped
-
 def extrapolate(
     known: Mapping[int, float],  # values by size
     size: int,
@@ -277,6 +275,7 @@ class SizeSearch:
     accumulation: Callable[[int], int]   # from a size
     top: int | None = None               # maximum size
     limit: float | None = None           # in bytes
+    tolerance: float = 1.25              # a size whose predicted memory exceeds this multiple of the limit is skipped
     seconds: float = 300.0
     rows: dict[int, SizeResult] = field(default_factory=dict)
     costs: dict[int, float] = field(default_factory=dict)   # seconds by size
@@ -297,7 +296,7 @@ class SizeSearch:
                 " passed; seconds= gives it more time.")
             return False
         memory = extrapolate({row.size: row.memory for row in self.rows.values() if row.fits and row.memory}, size, 2)
-        if self.limit and memory and memory * 1e6 > SAFETY_FACTOR * self.limit:
+        if self.limit and memory and memory * 1e6 > self.tolerance * self.limit:
             why = f"going by the smaller sizes it would take about {memory:.0f} MB, so it was not tried"
             self.rows[size] = SizeResult(size, False, None, memory, why)
             return False
@@ -343,24 +342,6 @@ def search_sizes(search: SizeSearch, start: int, exact: bool):
 
 # %% ../../nbs/09_tune/03_batch_size.ipynb #5b4e57f1
 MEMORY_MARGIN = 0.9   # share of the free memory that a trial on a CPU may take
-MEMORY_SLACK = 64 << 20   # in bytes: memory is allocated in larger pieces than are used
-
-@contextmanager
-def limit_memory(
-    limit: float,  # in bytes, above the present use
-) -> Iterator[None]:
-    "Let allocations fail above a limit within the block; a no-op where the system does not support that."
-    try:
-        import resource
-        before = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, (int(read_proc_status("VmData") + 1.05 * limit + MEMORY_SLACK), before[1]))
-    except (ImportError, OSError, ValueError):
-        yield
-        return
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, before)
 
 # %% ../../nbs/09_tune/03_batch_size.ipynb #813e85b6
 def batch_size_find(
@@ -403,9 +384,9 @@ def batch_size_find(
             trial = BatchTrial(learner, samples, loader.collate_fn, MemoryGauge(scratch.device.device), int(steps))
             def measure(size: int, accumulation: int) -> dict:
                 run.interrupts.check()
-                with limit_memory(limit) if on_host else nullcontext():
-                    return trial(size, accumulation)
-            search = SizeSearch(measure, accumulation, top, limit, seconds)
+                return trial(size, accumulation)
+            # where memory runs out, a host has no error but ends a process
+            search = SizeSearch(measure, accumulation, top, limit, 1.0 if on_host else 1.25, seconds)
             search_sizes(search, int(start or 1), mode == "binary")
             largest = search.largest()
             reasons = [row.why for row in search.rows.values()]

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
@@ -185,6 +184,9 @@ def check_search(
         raise ValueError(
             "n_jobs: trials in one process share its generators, so they come one after the other; leave it out."
         )
+    for name, example in (("sampler", "TPESampler"), ("pruner", "MedianPruner")):
+        if isinstance(kwargs.get(name), str):
+            raise TypeError(f"{name}={kwargs[name]!r} should be an object of Optuna, such as optuna.{name}s.{example}().")
     check_can_train(learner, "hyperparameter_search()")
     run = learner.run_state
     if run.parts.remote_run is not None:
@@ -205,27 +207,8 @@ def check_search(
     if importlib.util.find_spec("optuna") is None:
         raise ImportError("hyperparameter_search() needs Optuna: pip install optuna")
 
-# arguments of study.optimize; the others are those of create_study
+# arguments of study.optimize; the others are those of create_study, which raises TypeError for an unknown one
 _OPTIMIZE_OPTIONS = ("timeout", "catch", "gc_after_trial", "callbacks", "show_progress_bar")
-
-def check_optuna_options(options: dict[str, Any]):
-    "Raise TypeError for an argument that Optuna does not have, or of a wrong type."
-    import optuna
-    known = {*inspect.signature(optuna.create_study).parameters, *_OPTIMIZE_OPTIONS} - {"directions"}
-    for name, value in options.items():
-        if name not in known:
-            own = ("hp_space", "compute_objective", "n_trials", "direction", "backend", "hp_name")
-            meant = suggest_names(name, sorted({*own, *known}), 1)
-            listed = "the arguments for Optuna are sampler, pruner, storage, study_name, timeout"
-            raise TypeError(f"hyperparameter_search() has no argument {name!r}{'.' + meant if meant else f'; {listed}.'}")
-        kind = {"sampler": optuna.samplers.BaseSampler, "pruner": optuna.pruners.BasePruner}.get(name)
-        if kind is not None and value is not None and not isinstance(value, kind):
-            example = "TPESampler" if name == "sampler" else "MedianPruner"
-            raise TypeError(
-                f"{name}={short_repr(value)} should be an object of Optuna, such as optuna.{name}s.{example}()."
-            )
-        if name == "timeout" and value is not None and not isinstance(value, (int, float)):
-            raise TypeError(f"timeout={short_repr(value)} should be a number of seconds.")
 
 def search_hyperparameters(
     learner: TrainerBase,
@@ -247,7 +230,6 @@ def search_hyperparameters(
                              f" 'maximize'.{suggest_names(one, ['minimize', 'maximize'])}")
     if n_trials is not None and n_trials < 1:
         raise ValueError(f"n_trials={n_trials}: give a number of trials from 1 on, or None for no limit.")
-    check_optuna_options(kwargs)
     options = {k: kwargs.pop(k) for k in _OPTIMIZE_OPTIONS if k in kwargs}
     chosen = hp_space or default_hp_space, compute_objective or default_compute_objective, hp_name
     for name, function in zip(("hp_space", "compute_objective", "hp_name"), chosen):
