@@ -155,21 +155,6 @@ def test_clipped_gradients_are_shown_as_the_update_gets_them_and_it_is_said():
     assert not any("clipped" in o for o in hard_learner(**LONG, max_grad_norm=0).inspect().words)
 
 
-def test_in_a_debug_step():
-    "After backward it shows that very step, changed by hand or not; then the step goes on as if nobody had looked."
-    want, learn = finish(hard_learner(**LONG)), hard_learner(**LONG)
-    learn.step(3)
-    before, debug = learn.inspect(), learn.debug_step()
-    assert "backward() of this step has not been called" in repr(learn.inspect())
-    for _ in range(debug.substeps): debug.forward(); debug.backward(); learn.inspect()
-    with pytest.raises(InvalidOperation, match="cannot take another batch"): learn.inspect({"x": torch.randn(2, 4)})
-    found = learn.inspect()
-    assert found["inner"].grad.norm == pytest.approx(float(torch.stack([p.grad.norm() for p in learn.model.inner.parameters()]).norm()), rel=1e-6)
-    assert [o.grad.norm for o in before.layers] == pytest.approx([o.grad.norm for o in found.layers], rel=1e-5) and not found["inner"].output.n
-    debug.update()
-    assert unequal(finish(learn), want) == [] and not any(e["kind"] == "by hand" for e in learn.history.events)
-
-
 def test_sums_of_many_kinds():
     "Layers that are used twice, tied weights, sparse gradients, half precision, layers that are never called."
     class Odd(nn.Module):
@@ -578,14 +563,3 @@ def test_a_gradient_that_is_not_finite_is_not_spread_by_clipping(accumulated):
     assert any("without clipping, which would make every gradient NaN" in words for words in report.words) and learn.args.max_grad_norm == 1
     assert not any("without clipping" in words for words in rooted(max_grad_norm=0).inspect().words)
     assert unequal(finish(learn), finish(like)) == []
-
-
-def test_an_open_step_says_that_clipping_has_spread_it():
-    learn = rooted()
-    step = learn.debug_step()
-    step.forward()
-    step.backward()
-    report = learn.inspect()
-    assert len(report.unusual) >= 4 and any("After abort(), inspect() shows which" in words for words in report.words)
-    step.abort()
-    assert len(learn.inspect().unusual) == 2

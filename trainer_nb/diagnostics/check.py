@@ -17,13 +17,11 @@ from typing import Any
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
-from torch.utils.data import WeightedRandomSampler
 
 from ..core.errors import free_after_failure
 from ..core.records import sounds_lower_better
 from ..core.seeding import seed_all
 from ..data.collate import infer_batch_size, shallow_copy_batch
-from ..data.sources import MapSource
 from ..device.weight_storage import is_read_only
 from .evidence import CHECKS, Check, Evidence, EvidenceError, Finding, Unavailable, check
 from .evidence import digest, names_in_short, sample_parts, without_loader
@@ -46,12 +44,23 @@ from ..engine.step import Step, commit_step
 @check("a learning rate for these weights", "weights hardly move, or lose in one step what they have learned",
        "learn.set(lr=...); learn.lr_find() suggests one")
 def learning_rate_for_weights(seen: Evidence) -> str | tuple[str, str] | None:
+    rate, ratio = first_update(seen)
+    if not rate: return "the learning rate is 0"
+    steps = max(seen.learner.state.max_steps, 20)
+    if 1e-3 / steps < ratio < 1 or not math.isfinite(ratio): return None
+    what = f"an update at the rate {format_value(rate)} moves weights by {format_value(ratio)} times their size"
+    if ratio >= 1 and (line := cure_of_sum(seen)): return f"{what}, since the loss of a batch is {SUM}", line
+    return f"{what}, and the run has {steps:,} steps", f"learn.set(lr={rate * 0.03 / max(ratio, 1e-9):.1g})"
+
+SUM = "the sum of those of its samples"
+
+def first_update(seen: Evidence) -> tuple[float, float]:
+    "Return the highest rate before a schedule changes it, and by how much of its size such an update moves a matrix."
     seen.first_step
     run = seen.learner.run_state
     if not run.device.has_whole_run: raise Unavailable("the weights are divided among processes")
-    # before a schedule changes them
     rates = [float(g.get("initial_lr", g["lr"])) for g in run.optimizer.param_groups]
-    if not any(rates): return "the learning rate is 0"
+    if not any(rates): return 0.0, 0.0
     now = [g["lr"] for g in run.optimizer.param_groups]
     try:
         for group, rate in zip(run.optimizer.param_groups, rates): group["lr"] = rate
@@ -64,11 +73,21 @@ def learning_rate_for_weights(seen: Evidence) -> str | tuple[str, str] | None:
         if p.ndim > 1 and id(p) in moved and not p.grad.is_sparse and float(p.grad.norm()) and float(p.detach().norm())
     ]
     if not weights: raise Unavailable("no matrix gets a gradient")
-    ratio = sorted(float(moved[id(p)]) / float(p.detach().norm()) for p in weights)[len(weights) // 2]
-    steps = max(seen.learner.state.max_steps, 20)
-    if 1e-3 / steps < ratio < 1 or not math.isfinite(ratio): return None
-    what = f"an update at the rate {format_value(max(rates))} moves weights by {format_value(ratio)} times their size"
-    return f"{what}, and the run has {steps:,} steps", f"learn.set(lr={max(rates) * 0.03 / max(ratio, 1e-9):.1g})"
+    return max(rates), sorted(float(moved[id(p)]) / float(p.detach().norm()) for p in weights)[len(weights) // 2]
+
+@check("weights in full precision",
+       "updates below 1/256 (bfloat16) or 1/2048 (float16) of a weight are lost in rounding")
+def weights_in_full_precision(seen: Evidence) -> tuple[str, str] | None:
+    low = {
+        name: p.dtype for name, p in seen.learner.model.named_parameters()
+        if p.requires_grad and p.dtype in (torch.float16, torch.bfloat16) and not is_read_only(p)
+    }
+    if not low: return None
+    dtype = next(iter(low.values()))
+    with suppress(Unavailable):
+        if first_update(seen)[1] > 2 * torch.finfo(dtype).eps: return None
+    what = f"{len(low)} trained parameters are {str(dtype).removeprefix('torch.')}: {names_in_short([*low])}"
+    return what, "learn.model.float(); learn.args.bf16 = True"
 
 @check("norms and biases that are not drawn to 0", "it draws the scales of norms, which begin at 1, to 0",
        "give them a group with weight_decay=0")
@@ -127,23 +146,6 @@ def schedule_as_long_as_run(seen: Evidence) -> tuple[str, str] | None:
     in_epoch = round(left / max(seen.learner.args.num_train_epochs, 1))
     return what, f"learn.optimizers[1].step_size *= {in_epoch}" if name == "StepLR" else f"give the schedule {left} steps"
 
-@check("samples that are drawn once", "some samples count more than others, or the same ones are in a batch each time",
-       "look at the sampler, or leave it out")
-def samples_are_drawn_once(seen: Evidence) -> str | None:
-    source = seen.learner.run_state.loader.source
-    if not isinstance(source, MapSource): raise Unavailable("a stream has no samples by index")
-    sampler = getattr(source.loader, "sampler", None)
-    if isinstance(sampler, WeightedRandomSampler) or getattr(sampler, "replacement", False):
-        raise Unavailable("samples are drawn with repetition")
-    if len(source.loader.dataset) > 1_000_000: raise Unavailable("there are too many samples")
-    first, second = ([i for part in source.plan(epoch).iterate_from(0) for i in part.mine] for epoch in (0, 1))
-    repeated = len(first) - len(set(first))
-    if repeated > 0.05 * len(first): return f"{repeated:,} of {len(first):,} samples are drawn again in an epoch"
-    # an order by length is the same each time
-    is_random = any(hasattr(sampler, name) for name in ("set_epoch", "generator", "seed", "epoch"))
-    if len(first) < 20 or first != second or first == sorted(first) or not is_random: return None
-    return "the samples of the second epoch are shuffled into the same order as those of the first"
-
 @check("a warm-up within the run", "the learning rate does not reach its value, or only at the end")
 def warmup_within_run(seen: Evidence) -> tuple[str, str] | None:
     learner = seen.learner
@@ -159,6 +161,7 @@ def clipping_leaves_gradients(seen: Evidence) -> tuple[str, str] | None:
     norm, limit = seen.first_step.norm, seen.learner.args.max_grad_norm
     if not limit or norm is None or not math.isfinite(norm) or norm < 100 * limit: return None
     what = f"the norm of the first gradients is {format_value(norm)}, and max_grad_norm is {format_value(float(limit))}"
+    if line := cure_of_sum(seen): return f"{what}; the loss of a batch is {SUM}", line
     return what, f"max_grad_norm={norm:.1g}"
 
 @check("a best model by its metric", "the worst model counts as the best, since the name does not end in 'loss'",
@@ -276,21 +279,32 @@ def relative_distance(grads: list[torch.Tensor], others: list[torch.Tensor]) -> 
     def length(each: Iterable[torch.Tensor]) -> float: return math.sqrt(sum(float(t.square().sum()) for t in each))
     return length(a - b for a, b in zip(grads, others)) / max(length(others), 1e-30)
 
-@check("micro-batches that add up to a batch", "accumulated micro-batches do not stand for a larger batch")
-def micro_batches_add_up(seen: Evidence) -> tuple[str, str] | None:
-    learner = seen.learner
-    if learner.args.gradient_accumulation_steps < 2: raise Unavailable("gradients are not accumulated")
+def compare_halves(seen: Evidence) -> tuple[float, float]:
+    "Return how many times the gradient of a micro-batch two halves of it give together, and how far they are from it."
     seen.first_step
     whole, again, halves = (compared_step(seen, *how)[1] for how in ((), (1, 1), (2,)))
     if relative_distance(again, whole) > 0.01: raise Unavailable("the gradients are random")
     times, size = (sum(float((a * b).sum()) for a, b in zip(each, whole)) for each in (halves, whole))
-    times /= max(size, 1e-30)
+    return times / max(size, 1e-30), relative_distance(halves, whole)
+
+def cure_of_sum(seen: Evidence) -> str:
+    "Return what to do about a loss that is the sum over the samples; empty for another one."
+    with suppress(Unavailable):
+        if 0.4 < compare_halves(seen)[0] < 0.6:
+            if not callable(seen.learner.loss_func): return "let the loss be the mean over the samples"
+            return "learn.loss_func = lambda out, y, loss=learn.loss_func: loss(out, y) / len(y)"
+    return ""
+
+@check("micro-batches that add up to a batch", "accumulated micro-batches do not stand for a larger batch")
+def micro_batches_add_up(seen: Evidence) -> tuple[str, str] | None:
+    learner = seen.learner
+    if learner.args.gradient_accumulation_steps < 2: raise Unavailable("gradients are not accumulated")
+    times, off = compare_halves(seen)
     what = f"a micro-batch in two halves has {format_value(times)} times the gradient of the whole one"
     if times > 1.5 and Step(learner).is_override:
         do = "loss / self.current_gradient_accumulation_steps before the backward pass"
         return f"{what}, since training_step does not divide the loss", do
     if not 0.67 < times < 1.5: return f"{what}, since the loss is a sum", "let the loss be the mean over the samples"
-    off = relative_distance(halves, whole)
     # another question is about batch norms
     if off < 0.25 or any(m.training for m in batch_norms(learner.model).values()): return None
     return (

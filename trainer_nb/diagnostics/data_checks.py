@@ -202,13 +202,13 @@ def samples_can_be_read(seen: Evidence) -> tuple[str, str] | None:
 @check("finite inputs and targets",
        "unless the model or the loss leaves them out, one in a batch makes the loss, and then all weights, NaN")
 def finite_inputs(seen: Evidence) -> tuple[str, str] | None:
-    wrong = [(name, what, numbers.not_finite, samples) for name, samples in seen.all_samples.items()
-             for what, numbers in samples.numbers.items() if numbers.not_finite]
+    every = seen.all_samples.items()
+    wrong = [(name, samples, *each) for name, samples in every for each in samples.not_finite.items()]
     if not wrong: return None
     # a loss or a model may leave them out
     in_batch = any(t.is_floating_point() and not t.isfinite().all() for t in collect_tensors(seen.batch).values())
     if in_batch and math.isfinite(seen.first_step.loss) and math.isfinite(seen.first_step.norm or 0.0): return None
-    name, what, indexes, samples = wrong[0]
+    name, samples, what, indexes = wrong[0]
     return (
         f"{len(indexes):,} of {len(samples.indexes):,} samples of the {name} data have NaN or infinity as {what};"
         f" sample {min(indexes)} is one",
@@ -219,18 +219,15 @@ def finite_inputs(seen: Evidence) -> tuple[str, str] | None:
        "weights begin at a size that suits inputs around 1, so the first outputs and gradients are far too large",
        "subtract the mean and divide by the standard deviation of the training data (pixels: divide by 255 first)")
 def normalized_inputs(seen: Evidence) -> str | None:
-    found = {name: n for name, n in seen.training_samples.numbers.items() if name != "target" and n.count}
-    if not found: raise Unavailable("the inputs are no floating-point numbers")
+    found = seen.input_numbers
     measured = {layer.name: layer.output for layer in seen.first_step.layers if layer.output.n}
     # the model may normalize them itself, in forward or with its first layer
     first = next((measured[name] for name in seen.first_step.called if name in measured), None)
     if first is None or first.norm / math.sqrt(first.n) < 10: return None
     for name, numbers in found.items():
-        if math.sqrt(numbers.squares / numbers.count) < 20: continue
-        return (
-            f"{name} goes from {format_value(numbers.low)} to {format_value(numbers.high)}, with a mean of"
-            f" {format_value(numbers.total / numbers.count)}"
-        )
+        if numbers.norm / math.sqrt(numbers.n) < 20: continue
+        low, high, mean = map(format_value, (numbers.low, numbers.high, numbers.mean))
+        return f"{name} goes from {low} to {high}, with a mean of {mean}"
     return None
 
 @check("evaluation inputs like those of training",
@@ -240,12 +237,11 @@ def evaluation_inputs_like_training(seen: Evidence) -> str | None:
     known = seen.training_samples.numbers
     for name, (_, samples) in seen.evaluation_sets.items():
         for what in [what for what in samples.numbers if what in known and what != "target" and len(samples.indexes) >= 20]:
-            (mean, width), (other, other_width) = known[what].spread(), samples.numbers[what].spread()
-            if abs(other - mean) <= 2 * width and width / 2 <= other_width <= 2 * width: continue
-            return (
-                f"{what} has a mean of {format_value(mean)} and a standard deviation of {format_value(width)} in training,"
-                f" and {format_value(other)} and {format_value(other_width)} in the evaluation set{' ' + name if name else ''}"
-            )
+            one, other = known[what], samples.numbers[what]
+            is_near = abs(other.mean - one.mean) <= 2 * one.spread
+            if is_near and one.spread / 2 <= other.spread <= 2 * one.spread: continue
+            of = [f"{format_value(each.mean)} ± {format_value(each.spread)}" for each in (one, other)]
+            return f"{what} is {of[0]} in training, and {of[1]} in the evaluation set{' ' + name if name else ''}"
     return None
 
 @check("columns that vary",
@@ -276,7 +272,7 @@ def input_digests(samples: Samples) -> list[str]:
     found = samples.inputs
     if not all(found): raise Unavailable("the inputs cannot be compared")
     # eight numbers or more do not repeat by chance, unless all are small and whole
-    many = any(name != "target" and n.count >= 8 * len(found) for name, n in samples.numbers.items())
+    many = any(name != "target" and n.n >= 8 * len(found) for name, n in samples.numbers.items())
     few = len(set(found)) < (2 if many else 0.5 * len(found))
     if len(found) < 8 or few or samples.numbers and samples.is_small:
         raise Unavailable("the inputs have few different values")

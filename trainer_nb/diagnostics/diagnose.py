@@ -22,9 +22,9 @@ from .check import Findings, names_in_short, run_checks
 from .evidence import Finding, Unavailable, read_samples
 from .incidents import AFTER, INCIDENTS, Try, calmer, incident, tries_that_hold, without_change
 from .isolated import begin_step, isolated_training
-from .past import Past, changes_between, first_lost_step, lost_weights, name_samples, try_part
-from .tensor_stats import dense_values
-from .trace import Origin, Tracer, is_finite, tensors_in
+from .past import Origin, Past, Tracer, changes_between, first_lost_step, is_finite
+from .past import lost_weights, name_samples, tensors_in
+from .tensor_stats import dense_values, select_rows
 from ..display.tables import format_value
 from ..engine.loss import split_labels
 from ..engine.overrides import TrainerBase
@@ -71,11 +71,26 @@ def failing_rows(
     tried = 0
 
     def fails(rows: list[int]) -> bool:
+        "Take the next step with some samples only, up to its update; return whether it is not finite."
         nonlocal tried
         tried += 1
         if tried > most: raise Unavailable("too many samples fail to name each")
         run = past.learner.run_state
-        return try_part(past, given, rows, n, lambda step: not math.isfinite(float(step.loss)) or not are_gradients_finite(run))
+        window = run.current.window
+        # a batch norm needs two
+        part = select_rows(given.batch, rows if len(rows) > 1 else rows * 2, n)
+        run.current.window = [given._replace(batch=part, samples=len(rows))]
+        try:
+            step = begin_step(past.learner)
+            try:
+                step.substep()
+                return not math.isfinite(float(step.loss)) or not are_gradients_finite(run)
+            finally:
+                rollback_step(step)
+        except Exception as error:
+            raise Unavailable(f"the model takes no part of the batch ({type(error).__name__}: {error})") from error
+        finally:
+            run.current.window = window
 
     def search(rows: list[int]) -> list[int]:
         if not fails(rows): return []
@@ -105,8 +120,7 @@ def without_samples(past: Past, found: Traced, rows: Sequence[int], n: int) -> s
     left_out = {indexes[row] for row in rows}
     # later batches have others
     with suppress(Unavailable):
-        for numbers in read_samples(past.learner, data, past.seconds).numbers.values():
-            left_out |= {*numbers.not_finite}
+        left_out.update(*read_samples(past.learner, data, past.seconds).not_finite.values())
     # a longer line is not typed
     if len(left_out) > 20:
         return f"then training data without these {len(left_out)} samples (learn.train_dataset = ...)"

@@ -5,7 +5,6 @@
 # %% ../../nbs/08_diagnostics/07_evidence.ipynb #0b1dee73
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,17 +14,20 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
+from torch import nn
+from torch.utils.data import DataLoader, WeightedRandomSampler
 
 from ..core.nodes import CallableNode, Content, LeafNode
 from ..core.seeding import seed_all
 from ..core.tree import Capture
 from ..data.collate import infer_batch_size, map_tensors, shallow_copy_batch
+from ..data.sources import MapSource
 from ..device.accelerator import unwrap
 from .interpret import collect_tensors, first_part, get_first_batch, is_classification, unchanged_data
 from .isolated import begin_step
 from .layers import LayerStats, measure_layers, measure_outputs, named_layers
 from .results import learner_inputs
+from .tensor_stats import Moments, combine_moments
 from ..engine.evaluate import evaluation_mode
 from ..engine.loss import call_model, extract_logits, model_arguments, split_labels
 from ..engine.overrides import TrainerBase
@@ -86,37 +88,14 @@ def digest(value: Any) -> str:
         raise Unavailable("the samples hold objects that cannot be compared")
     return Content(tree, content).digest()
 
-class Numbers:
-    "Accumulate the range of the floating-point numbers of one input over samples."
-    def __init__(self):
-        self.count, self.total, self.squares, self.low, self.high = 0, 0.0, 0.0, math.inf, -math.inf
-        self.not_finite: list[int] = []   # indexes of samples with NaN or infinity
-
-    def add(self, index: int, t: torch.Tensor):
-        "Count the numbers of a sample."
-        values = t.detach().double()
-        is_finite = values.isfinite()
-        if not is_finite.all():
-            self.not_finite.append(index)
-            values = values[is_finite]
-        if not values.numel(): return
-        self.count += values.numel()
-        self.total += float(values.sum())
-        self.squares += float(values.square().sum())
-        self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
-
-    def spread(self) -> tuple[float, float]:
-        "Return mean and standard deviation."
-        mean = self.total / max(self.count, 1)
-        return mean, math.sqrt(max(self.squares / max(self.count, 1) - mean**2, 0.0))
-
 class Samples:
     "Hold what is compared of the samples of a data set, in the order in which they were read."
     def __init__(self):
         self.indexes: list[int] = []
         self.inputs: list[str] = []                   # digests; empty where inputs cannot be compared
         self.labels: list[int | float | str] = []     # numbers, or digests
-        self.numbers: dict[str, Numbers] = {}           # of inputs and labels, by name
+        self.numbers: dict[str, Moments] = {}           # finite ones of inputs and labels, by name
+        self.not_finite: dict[str, list[int]] = {}      # indexes of samples with NaN or infinity, by the same names
         self.rows: list[torch.Tensor] = []              # inputs that are a row of numbers
         self.lengths: list[int] = []                    # numbers of tokens
         self.seconds = 0.0                              # that reading them took
@@ -141,7 +120,13 @@ class Samples:
         targets = collect_tensors(map_arrays(label)).values()
         for name, t in [*((f"input {name}", t) for name, t in tensors.items()), *(("target", t) for t in targets)]:
             if t.is_floating_point() and t.layout is torch.strided:
-                self.numbers.setdefault(name, Numbers()).add(index, t)
+                values = t.detach().double()
+                finite = values[values.isfinite()]
+                if len(finite) < values.numel(): self.not_finite.setdefault(name, []).append(index)
+                if not len(finite): continue
+                moments = finite.mean(), finite.var(correction=0), finite.norm(), finite.min(), finite.max()
+                own = Moments(len(finite), *map(float, moments))
+                self.numbers[name] = combine_moments([self.numbers.get(name, Moments()), own])
         rows = [t for t in tensors.values() if t.ndim == 1 and t.is_floating_point() and t.numel() <= 512]
         if len(tensors) == len(rows) == 1 and len(self.rows) < 5000: self.rows.append(rows[0].detach().cpu().double())
         whole = (not t.is_floating_point() or bool((t == t.round()).all()) for t in tensors.values())
@@ -170,6 +155,20 @@ def map_arrays(inputs: Any) -> Any:
         return torch.from_numpy(np.ascontiguousarray(values, values.dtype.newbyteorder("=")))
     if isinstance(inputs, Mapping): return {name: map_arrays(each) for name, each in inputs.items()}
     return tuple(map(map_arrays, inputs)) if isinstance(inputs, tuple) else inputs
+
+def drawn_samples(source: Any, epoch: int) -> list[int]:
+    "Return the indexes that an epoch draws in this process. Raise Unavailable for a stream, or too many samples."
+    if not isinstance(source, MapSource): raise Unavailable("a stream has no samples by index")
+    if len(source.loader.dataset) > 1_000_000: raise Unavailable("there are too many samples")
+    return [i for part in source.plan(epoch).iterate_from(0) for i in part.mine]
+
+def describe_repeated(source: Any, epoch: int) -> str | None:
+    "Describe samples that an epoch draws more than once, unless that is meant; None without any."
+    drawn, sampler = drawn_samples(source, epoch), getattr(source.loader, "sampler", None)
+    if isinstance(sampler, WeightedRandomSampler) or getattr(sampler, "replacement", False): return None
+    repeated = len(drawn) - len(set(drawn))
+    if repeated <= 0.05 * len(drawn): return None
+    return f"{repeated:,} of {len(drawn):,} samples are drawn again in an epoch"
 
 def without_loader(data: Any) -> Any:
     "Return a data set without its DataLoader."
@@ -261,6 +260,13 @@ class Evidence:
     @made_once
     def training_samples(self) -> Samples: return read_samples(self.learner, self.learner.train_dataset, self.seconds)
 
+    @property
+    def input_numbers(self) -> dict[str, Moments]:
+        "Return the statistics of the floating-point inputs by name. Raise Unavailable without any."
+        found = {name: numbers for name, numbers in self.training_samples.numbers.items() if name != "target"}
+        if not found: raise Unavailable("the inputs are no floating-point numbers")
+        return found
+
     @made_once
     def evaluation_sets(self) -> dict[str, tuple[Any, Samples]]:
         "Return evaluation sets with their samples, by name; the name of a single one is empty."
@@ -293,6 +299,7 @@ class Evidence:
     @made_once
     def outputs(self) -> Outputs:
         "Return predictions for the first batch; labels may be what is wrong, so a model gets them only if it needs them."
+        if type(self.learner.model).forward is nn.Module.forward: raise Unavailable("the model has no forward")
         batch, _ = split_labels(self.batch, self.learner.label_names)
         try:
             predicted = self.predict(batch)
@@ -371,6 +378,7 @@ class Evidence:
     def take_step(self) -> Step:
         "Take a step up to its complete gradients, which are not clipped yet."
         if self.is_too_large: raise Unavailable("a step does not fit the memory")
+        if is_overridden(self.learner, "optimize"): raise Unavailable("optimize() is overridden")
         step = begin_step(self.learner)
         while step.more():
             self.learner.run_state.interrupts.check()
@@ -381,7 +389,6 @@ class Evidence:
     def first_step(self) -> FirstStep:
         "Take the next step up to its update; return loss, gradients and layers."
         run = self.learner.run_state
-        if is_overridden(self.learner, "optimize"): raise Unavailable("optimize() is overridden")
         with self.buffers_restored(), measure_outputs(named_layers(run.model)) as outputs:
             step = self.take_step()
         limit = run.args.max_grad_norm

@@ -340,7 +340,7 @@ def evaluations_are_finite(past: Past) -> Finding | None:
     if first_lost_step(past) is not None or not values: return None
     name, (step, value) = next(iter(values.items()))
     sets = Evidence(past.learner, past.seconds).evaluation_sets.values()
-    which = sorted({i for _, samples in sets for numbers in samples.numbers.values() for i in numbers.not_finite})
+    which = sorted({i for _, samples in sets for indexes in samples.not_finite.values() for i in indexes})
     seen = f"{name} of step {step} is {value}, and the training losses are finite"
     if not which:
         meaning = "a batch of the evaluation set has no labels that count, or the model is not finite in evaluation mode"

@@ -15,13 +15,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..core.errors import InvalidOperation, short_repr, suggest_names
+from ..core.errors import short_repr, suggest_names
 from ..data.collate import infer_batch_size
 from ..data.loader import MicroBatch
 from ..device.sharding import is_strategy_tensor
 from ..device.strategy import module_class, require_gradients
 from ..device.weight_storage import is_read_only, weight_shape
-from .debug_step import DebugStep
 from .interpret import get_first_batch
 from .isolated import begin_step, isolated_training
 from .tensor_stats import BINS, Moments, NoiseScale, begin_output, begin_stats
@@ -191,12 +190,11 @@ def make_layer_stats(
 def measure_layers(
     run: RunState,
     outputs: dict,  # as yielded by `measure_outputs`
-    updates: bool = True,  # measure the next update, with a copy of the optimizer
 ) -> list[LayerStats]:
     "Measure all layers of a run, in the order of the model."
     layers = named_layers(run.model)
     own = own_parameters(layers)
-    moved = update_norms(run.optimizer) if updates and any(p.grad is not None for p in run.params) else {}
+    moved = update_norms(run.optimizer) if any(p.grad is not None for p in run.params) else {}
     params = [o for each in own.values() for o in each]
     begun = {(name, "weight"): begin_stats(p, whole=True) for name, p in params}
     begun |= {(name, "gradient"): begin_stats(p.grad, whole=True) for name, p in params if p.grad is not None}
@@ -408,11 +406,12 @@ class LayerReport(PanelDisplay):
         return super().html() + f'<div style="max-height:420px;overflow:auto">{foldable_table(self.layers)}</div>'
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #91991b5b
-def inspect_next_step(
+def inspect_layers(
     learner: TrainerBase,
-    batch: object = None,  # None: the micro-batches of the next step
+    batch: object = None,  # as the model receives it; None: the micro-batches of the next step
 ) -> LayerReport:
-    "Measure the layers at the next step."
+    "Measure each layer at the next step."
+    require_gradients(learner.run_state.args, "inspect()")
     with isolated_training(learner, "inspect()") as run:
         if batch is not None:
             n = infer_batch_size(batch)
@@ -466,35 +465,6 @@ def would_spread(run: RunState) -> bool:
     largest = [torch.linalg.vector_norm(g, math.inf).to(run.device.device) for g in values if g.numel()]
     is_finite = not largest or bool(torch.isfinite(torch.stack(largest)).all())
     return not all(run.device.world.all_gather_object(is_finite))
-
-# %% ../../nbs/08_diagnostics/04_layers.ipynb #93b0ccb2
-def inspect_open_step(learner: TrainerBase, debug: DebugStep) -> LayerReport:
-    "Measure weights and gradients at the open debug step."
-    run = learner.run_state
-    words = ["In an open step, outputs and updates are not measured."]
-    if all(p.grad is None for p in run.params):
-        words.append("There are no gradients yet: backward() of this step has not been called.")
-    norm = getattr(debug._step, "norm", None)
-    if run.args.max_grad_norm and norm is not None and not math.isfinite(norm):
-        words.append(
-            "Clipping has divided all gradients by their norm, which is not finite. After abort(), inspect() shows which"
-            " of them were not finite before."
-        )
-    with run.interrupts, run.device.activated():
-        return LayerReport(measure_layers(run, {}, updates=False), run.state.global_step + 1, words)
-
-def inspect_layers(
-    learner: TrainerBase,
-    batch: object = None,  # as the model receives it; None: the micro-batches of the next step
-) -> LayerReport:
-    "Measure each layer at the next step, or at the open debug step."
-    require_gradients(learner.run_state.args, "inspect()")
-    if learner.run_state.current.debug_step is None: return inspect_next_step(learner, batch)
-    if batch is not None:
-        raise InvalidOperation(
-            "inspect(batch) cannot take another batch while a debug step is open; inspect() looks at that step."
-        )
-    return inspect_open_step(learner, learner.run_state.current.debug_step)
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #19a59c58
 def named_layer_groups(learner: TrainerBase) -> dict[str, list[tuple[str, nn.Parameter]]]:

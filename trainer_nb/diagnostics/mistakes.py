@@ -15,10 +15,10 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader, WeightedRandomSampler
 
-from ..data.sources import MapSource
 from ..device.weight_storage import has_adapters
 from .data_checks import class_labels
-from .evidence import Evidence, Finding, Unavailable, check, digest, map_arrays, names_in_short, without_loader
+from .evidence import Evidence, Finding, Unavailable, check, describe_repeated, digest
+from .evidence import drawn_samples, map_arrays, names_in_short, without_loader
 from .interpret import collect_tensors, unchanged_data
 from ..core.seeding import seed_all
 from ..display.tables import format_value
@@ -126,21 +126,25 @@ def decay_leaves_weights(seen: Evidence) -> str | None:
     return None
 
 # %% ../../nbs/08_diagnostics/09_mistakes.ipynb #4ade3bd8
-@check("samples that are all drawn")
-def samples_are_all_drawn(seen: Evidence) -> Finding | None:
+@check("samples that are all drawn, once",
+       "some samples count more than others, or the same ones are in a batch each time",
+       "look at the sampler, or leave it out")
+def samples_are_all_drawn_once(seen: Evidence) -> str | Finding | None:
     source = seen.learner.run_state.loader.source
-    if not isinstance(source, MapSource): raise Unavailable("a stream has no samples by index")
-    n, sampler = len(source.loader.dataset), getattr(source.loader, "sampler", None)
-    if not 20 <= n <= 1_000_000: raise Unavailable("there are too few or too many samples")
-    drawn = [i for part in source.plan(0).iterate_from(0) for i in part.mine]
-    if len(drawn) < 0.5 * n or len(set(drawn)) >= 0.1 * n: return None
-    weights = len(sampler.weights) if isinstance(sampler, WeightedRandomSampler) else n
-    what = f"{len(set(drawn)):,} of {n:,} samples are drawn in an epoch of {len(drawn):,}"
-    if weights == n: return Finding("error", what, "the others are never trained", "look at the sampler")
-    return Finding(
-        "error", what, f"the sampler has {weights} weights, one for each of the first samples",
-        "give the sampler a weight for each sample: weights_of_classes[labels]",
-    )
+    drawn, n, sampler = drawn_samples(source, 0), len(source.loader.dataset), getattr(source.loader, "sampler", None)
+    if n >= 20 and len(drawn) >= 0.5 * n and len(set(drawn)) < 0.1 * n:
+        weights = len(sampler.weights) if isinstance(sampler, WeightedRandomSampler) else n
+        what = f"{len(set(drawn)):,} of {n:,} samples are drawn in an epoch of {len(drawn):,}"
+        if weights == n: return Finding("error", what, "the others are never trained", "look at the sampler")
+        return Finding(
+            "error", what, f"the sampler has {weights} weights, one for each of the first samples",
+            "give the sampler a weight for each sample: weights_of_classes[labels]",
+        )
+    if (repeated := describe_repeated(source, 0)) is not None: return repeated
+    # an order by length is the same each time
+    is_random = any(hasattr(sampler, name) for name in ("set_epoch", "generator", "seed", "epoch"))
+    if len(drawn) < 20 or drawn != drawn_samples(source, 1) or drawn == sorted(drawn) or not is_random: return None
+    return "the samples of the second epoch are shuffled into the same order as those of the first"
 
 @check("samples that stay as they are",
        "the data set changes it in place: each epoch adds its augmentation to those of the epochs before",

@@ -9,14 +9,15 @@ import math
 import weakref
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..data.collate import infer_batch_size, map_tensors
-from ..device.weight_storage import has_adapters, is_read_only
+from ..data.collate import infer_batch_size, map_tensors, shallow_copy_batch
+from ..device.weight_storage import has_adapters
 from . import data_checks  # noqa: F401  (its checks are the first)
 from .evidence import Evidence, Finding, Unavailable, check, names_in_short
 from .interpret import collect_tensors, first_part
@@ -24,6 +25,7 @@ from .layers import measure_outputs
 from .tensor_stats import Firing
 from ..display.tables import format_value
 from ..engine.dataloaders import is_overridden
+from ..engine.overrides import TrainerBase
 from ..state.model_files import adapter_names, adapter_state_keys
 
 # %% ../../nbs/08_diagnostics/09_model_checks.ipynb #7f8a4385
@@ -132,6 +134,23 @@ def known_tokens(seen: Evidence) -> str | None:
     return f"{share:.0%} of the tokens of the first batch are the unknown token"
 
 # %% ../../nbs/08_diagnostics/09_model_checks.ipynb #6482da0b
+@check("batches that arrive whole", "they are lost in a transfer: the model is trained with zeros",
+       "look at _prepare_inputs(), and at copies with non_blocking=True that it uses too early", severity="error")
+def batches_arrive_whole(seen: Evidence) -> str | None:
+    run, given = seen.learner.run_state, collect_tensors(seen.batch)
+    present = run.state.global_step
+    # which leaves the model in training mode
+    with suppress(Unavailable): seen.first_step
+    try:
+        for later in range(8):
+            run.state.global_step = present + later
+            arrived = collect_tensors(seen.learner._prepare_inputs(shallow_copy_batch(seen.batch)))
+            lost = [name for name, t in arrived.items() if name in given and given[name].any() and not t.any()]
+            if lost: return f"input {names_in_short(lost)} is zero after _prepare_inputs(), and not before"
+    finally:
+        run.state.global_step = present
+    return None
+
 def sample_rows(seen: Evidence) -> torch.Tensor:
     "Return the output for the first batch with a row for each sample. Raise Unavailable without one."
     first, n = first_part(seen.outputs.predicted), infer_batch_size(seen.outputs.batch)
@@ -170,11 +189,10 @@ def samples_do_not_see_each_other(seen: Evidence) -> str | tuple[str, str] | Non
        "next to the biases, inputs as small as that hardly count, so the outputs are nearly the same for all samples",
        "divide by the standard deviation of the training data (ToTensor() divides images by 255 already)")
 def inputs_are_not_tiny(seen: Evidence) -> str | None:
-    found = {name: n for name, n in seen.training_samples.numbers.items() if name != "target" and n.count}
-    if not found: raise Unavailable("the inputs are no floating-point numbers")
+    found = seen.input_numbers
     rows = sample_rows(seen)
     apart = float((rows - rows.mean(0)).abs().max() / rows.abs().max().clamp(min=1e-12))
-    tiny = [name for name, n in found.items() if math.sqrt(n.squares / n.count) < 0.02]
+    tiny = [name for name, n in found.items() if n.norm / math.sqrt(n.n) < 0.02]
     if not tiny or apart > 0.05: return None
     low, high = format_value(found[tiny[0]].low), format_value(found[tiny[0]].high)
     return f"{tiny[0]} goes from {low} to {high}, and the outputs differ by {apart:.1%} of the largest one"
@@ -266,8 +284,8 @@ def without_last(seen: Evidence, kind: str) -> str:
 @check("outputs that reach the targets", "the outputs do not reach some of the targets", severity="error")
 def outputs_reach_the_targets(seen: Evidence) -> tuple[str, str] | None:
     numbers = seen.training_samples.numbers.get("target")
-    if numbers is None or not numbers.count: raise Unavailable("the targets are no floating-point numbers")
-    name, (_, width) = last_function(seen), numbers.spread()
+    if numbers is None: raise Unavailable("the targets are no floating-point numbers")
+    name, width = last_function(seen), numbers.spread
     ranges = {"relu": (0, math.inf), "softplus": (0, math.inf), "sigmoid": (0, 1), "tanh": (-1, 1)}
     low, high = ranges.get(name, (-math.inf, math.inf))
     if numbers.low >= low - 0.1 * width and numbers.high <= high + 0.1 * width: return None
@@ -309,14 +327,18 @@ def step_can_be_taken(seen: Evidence) -> Finding | None:
     return Finding("error", f"the loss of the first step is {loss}", "all weights become NaN with the update",
                    "learn.inspect() shows the first layer that is not finite")
 
+def optimized(learner: TrainerBase) -> list[torch.Tensor]:
+    "Return the tensors in the optimizer, and in others that the learner has as attributes."
+    held = [*vars(learner).values(), learner.run_state.optimizer]
+    groups = [g for o in held if isinstance(o, torch.optim.Optimizer) for g in o.param_groups]
+    return [p for g in groups for p in g["params"]]
+
 @check("layers that the model has",
        "they are neither trained nor saved nor moved to a GPU: layers in a list or a dict, or a plain tensor",
        "use nn.ModuleList, nn.ModuleDict or nn.Parameter", severity="error")
 def layers_that_the_model_has(seen: Evidence) -> str | tuple[str, str] | None:
     learner = seen.learner
-    held = [*vars(learner).values(), learner.run_state.optimizer]
-    groups = [g for o in held if isinstance(o, torch.optim.Optimizer) for g in o.param_groups]
-    known = {id(p) for p in learner.model.parameters()} | {id(p) for g in groups for p in g["params"]}
+    known = {id(p) for p in learner.model.parameters()} | {id(p) for p in optimized(learner)}
     waiting: list[Any] = []
     seen.predict(seen.outputs.batch, keep=lambda t: waiting.append(t.grad_fn), grad=True)
     visited, lost = set(), set()
@@ -355,11 +377,13 @@ def parameters_of_the_optimizer(seen: Evidence) -> str | tuple[str, str] | None:
     if twice:
         what, group = "parameters are in the optimizer more than once", "learn.optimizers[0].param_groups[0]['params']"
         return f"{len(twice)} {what}: {names_in_short(twice)}", f"{group} = [*dict.fromkeys({group})]"
-    lost = [name for name, p in run.model.named_parameters() if p.requires_grad and id(p) not in times]
+    known = {id(p) for p in optimized(seen.learner)}
+    lost = [name for name, p in run.model.named_parameters() if p.requires_grad and id(p) not in known]
     if not lost: return None
     what = f"{len(lost)} trainable parameters are not in the optimizer, and never updated: {names_in_short(lost)}"
     if len(lost) > 8 or not isinstance(seen.learner.optimizers[0], torch.optim.Optimizer): return what
-    return what, f"learn.optimizers[0].add_param_group({{'params': [*map(learn.model.get_parameter, {lost})]}})"
+    # a schedule has a function or a rate for each group there is
+    return what, f"learn.optimizers[0].param_groups[0]['params'] += map(learn.model.get_parameter, {lost})"
 
 @check("a last layer that is trained", "usually, unless it is a teacher, it is the other way round: the head is new and has to learn most")
 def last_layer_is_trained(seen: Evidence) -> tuple[str, str] | None:
@@ -400,19 +424,16 @@ def tied_weights(seen: Evidence) -> str | None:
     if first is None or last is None or last.weight is first.weight: return None
     return "the configuration ties input and output embeddings, and they are two tensors"
 
-@check("weights in full precision",
-       "updates below 1/256 (bfloat16) or 1/2048 (float16) of a weight are lost in rounding")
-def weights_in_full_precision(seen: Evidence) -> tuple[str, str] | None:
-    low = [
-        (name, p.dtype) for name, p in seen.learner.model.named_parameters()
-        if p.requires_grad and p.dtype in (torch.float16, torch.bfloat16) and not is_read_only(p)
-    ]
-    if not low: return None
-    dtype = str(low[0][1]).removeprefix("torch.")
-    return (
-        f"{len(low)} trained parameters are {dtype}: {names_in_short([name for name, _ in low])}",
-        "learn.model.float(); learn.args.bf16 = True",
-    )
+@check("attributes of layers that have an effect", "nothing reads such an attribute of a layer: parameters have it")
+def attributes_have_an_effect(seen: Evidence) -> tuple[str, str] | None:
+    for layer, m in seen.learner.model.named_modules():
+        for name in {"requires_grad", "trainable"} & vars(m).keys():
+            is_on = vars(m)[name]
+            others = sum(p.requires_grad is not is_on for p in m.parameters())
+            if not others or not isinstance(is_on, bool): continue
+            what = f"{layer or 'model'}.{name} is {is_on}, and {others} of its parameters are {'' if is_on else 'not '}"
+            return f"{what}frozen", f"learn.model.get_submodule({layer!r}).requires_grad_({is_on})"
+    return None
 
 @check("adapters that are saved", "they are not saved with it, and are untrained where it is loaded", severity="error")
 def adapters_are_saved(seen: Evidence) -> tuple[str, str] | None:

@@ -42,27 +42,27 @@ def split_quantities(
     what: Iterable[str | Callable],  # names, and functions
 ) -> tuple[list[str], dict[str, Callable], dict[str, Callable]]:
     "Split `what` into names, output functions and parameter functions; raise ValueError for an unknown name."
-    names = [w for w in what if not callable(w)]
-    for w in names:
-        if w not in (*WATCH_COLUMNS, "histogram"):
-            raise ValueError(
-                f"{w!r} cannot be watched; there are {', '.join(WATCH_COLUMNS)}, histogram, and"
-                f" functions.{suggest_names(str(w), [*WATCH_COLUMNS, 'histogram'])}"
-            )
-    functions: dict[str, tuple[Callable, int]] = {}   # with the number of their parameters
-    for function in (w for w in what if callable(w)):
-        name = getattr(function, "__name__", "own")
-        if name in functions:
+    names: list[str] = []
+    of_outputs: dict[str, Callable] = {}
+    of_parameters: dict[str, Callable] = {}
+    for w in what:
+        if not callable(w):
+            if w not in (*WATCH_COLUMNS, "histogram"):
+                raise ValueError(
+                    f"{w!r} cannot be watched; there are {', '.join(WATCH_COLUMNS)}, histogram, and"
+                    f" functions.{suggest_names(str(w), [*WATCH_COLUMNS, 'histogram'])}"
+                )
+            names.append(w)
+            continue
+        name, n = getattr(w, "__name__", "own"), len(inspect.signature(w).parameters)
+        if name in of_outputs | of_parameters:
             raise ValueError(f"Two functions to watch are called {name}; give each a name of its own with def.")
-        functions[name] = function, len(inspect.signature(function).parameters)
-    for name, (_, n) in functions.items():
         if n not in (2, 3):
             raise ValueError(
                 f"{name} takes {n} arguments; a function to watch takes (module, inputs, output), or (parameter,"
                 " gradient)."
             )
-    of_outputs = {name: f for name, (f, n) in functions.items() if n == 3}
-    of_parameters = {name: f for name, (f, n) in functions.items() if n == 2}
+        (of_outputs if n == 3 else of_parameters)[name] = w
     return names, of_outputs, of_parameters
 
 def select_layers(
