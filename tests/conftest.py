@@ -1,5 +1,5 @@
 "What the tests share: where the repository is, a copy of it to work on, and a browser."
-import os, shutil, signal, subprocess, sys, tomllib
+import gc, os, shutil, signal, subprocess, sys, tomllib
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -100,6 +100,12 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+def pytest_collection_finish():
+    "What the test modules have imported stays: the garbage collector, which many tests call, need not look at it each time."
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -8,7 +8,7 @@ import nbformat, pytest, yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]/"scripts"))
 import budget
-from conftest import ROOT, tracked
+from conftest import ROOT, copy_tree, tracked
 from forked_kernels import execute
 from forking import Forks
 from stored_outputs import differences
@@ -348,9 +348,10 @@ def test_the_budget_notices_what_grows(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def forks():
-    "A process that has imported what takes long, to be forked for each notebook."
-    with Forks() as process: yield process
+def notebooks(tmp_path_factory):
+    "A copy of the repository in which notebooks run, and a process there that has imported what takes long, to be forked for each."
+    tree = stage(copy_tree(tmp_path_factory.mktemp("notebooks")/"trainer_nb"))
+    with Forks() as process: yield tree, process
 
 
 # each takes half a minute and more, or shows what the pages of the chapters show as well
@@ -405,27 +406,36 @@ def printed_warnings(path, now):
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("path", [pytest.param(o, id=str(o.relative_to(NBS)), marks=marks_of(o)) for o in NOTEBOOKS])
-def test_notebook_runs(path, tree, forks, tmp_path):
+def test_notebook_runs(path, notebooks, tmp_path):
     """From top to bottom, without its slow cells; and it leaves nothing behind.
 
     A reference notebook is run as nbdev runs it. One that is made to be read and tried, in a kernel: what its cells put out there
     is what the file shows, up to numbers and times."""
-    stage(tree)
-    printed = tmp_path/"printed.txt"
-    if path.parent.name in ("tutorials", "guides"):
-        now = execute(nbformat.read(path, 4), forks, tree/path.relative_to(ROOT).parent, tmp_path, 840)
-        found = differences(json.loads(path.read_text(encoding="utf-8")), now)
-        assert not found, (f"{path.name} does not show what its cells put out now. If that is right, store it:\n"
-                           f"    python scripts/store_outputs.py {path.relative_to(ROOT)}\n- stored, + now\n{found}")
-        for cell, pattern in RELIED_ON.get(path.stem, {}).items():
-            said = " ".join(o.get("text", "") or o.get("evalue", "") or o.get("data", {}).get("text/plain", "") for o in now[cell])
-            assert re.search(pattern, said, re.S), f"cell {cell} puts out {said!r}, and the page's text relies on {pattern!r}"
-        if path.stem in WITHOUT_WARNINGS: assert "Warning: " not in printed_warnings(path, now), printed_warnings(path, now)
+    tree, forks = notebooks
+    try:
+        if path.parent.name in ("tutorials", "guides"): run_page(path, tree, forks, tmp_path)
+        else:
+            printed = tmp_path/"printed.txt"
+            forks.call(f"nbdev_test(path={str(path.relative_to(ROOT))!r}, n_workers=0, do_print=True)", tree, printed, 840)
+            assert f"Completed {tree/path.relative_to(ROOT)}\nSuccess." in printed.read_text(encoding="utf-8")
         assert not changes(tree)
-        return
-    forks.call(f"nbdev_test(path={str(path.relative_to(ROOT))!r}, n_workers=0, do_print=True)", tree, printed, 840)
-    assert f"Completed {tree/path.relative_to(ROOT)}\nSuccess." in printed.read_text(encoding="utf-8")
-    assert not changes(tree)
+    except BaseException:
+        # the next notebook finds what the repository has
+        run("git", "checkout-index", "-qfa", cwd=tree)
+        run("git", "clean", "-qffd", cwd=tree)
+        raise
+
+
+def run_page(path, tree, forks, folder):
+    "Execute a tutorial or a guide in a kernel, and compare what its cells put out with what the file shows and its text relies on."
+    now = execute(nbformat.read(path, 4), forks, tree/path.relative_to(ROOT).parent, folder, 840)
+    found = differences(json.loads(path.read_text(encoding="utf-8")), now)
+    assert not found, (f"{path.name} does not show what its cells put out now. If that is right, store it:\n"
+                       f"    python scripts/store_outputs.py {path.relative_to(ROOT)}\n- stored, + now\n{found}")
+    for cell, pattern in RELIED_ON.get(path.stem, {}).items():
+        said = " ".join(o.get("text", "") or o.get("evalue", "") or o.get("data", {}).get("text/plain", "") for o in now[cell])
+        assert re.search(pattern, said, re.S), f"cell {cell} puts out {said!r}, and the page's text relies on {pattern!r}"
+    if path.stem in WITHOUT_WARNINGS: assert "Warning: " not in printed_warnings(path, now), printed_warnings(path, now)
 
 
 # ---- what is given away ----
