@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 
-from .core.callbacks import TrainerCallback
+from .core.callbacks import TrainerCallback, set_log_level
 from .core.errors import InvalidOperation, checked, is_device_lost, release_last_traceback, short_repr
 from .core.records import Journal, Record, Records
 from .core.interrupts import exclusive, no_preemption
-from .core.memory import MemoryMeter, measure_memory
 from .device.collectives import world_size
 from .engine.assignment import begin_run, check_assignment, check_deletion, check_elsewhere
 from .engine.assignment import forget_early_assignments, record_override, watch_assignments
@@ -54,7 +53,7 @@ from .state.resume import load_best_weights, load_checkpoint
 from .state.rewind import rewind, steps_back
 from .state.rewind_buffer import RewindBuffer, save_newest_snapshot
 from .live.progress import Metrics, ProgressCallback, make_progress, search_progress
-from .live.reporting import make_logging_callbacks
+from .live.reporting import make_report_callbacks
 from .trainer_compat import TrainerCompatMixin, check_overrides, warn_uncalled
 
 # %% ../nbs/learner.ipynb #f8dc33d2
@@ -101,8 +100,7 @@ class TrainingMixin(TrainerBase):
                 self._begin_again()
             self._ignored = ignore_keys_for_eval
             try:
-                with measure_memory(run, "train"):
-                    run_with_progress(self, "train()")
+                run_with_progress(self, "train()")
             finally:
                 del self._ignored
             wait_for_save(run)
@@ -1038,7 +1036,7 @@ class Learner(
         check_overrides(type(self))
         warn_uncalled(self)
 
-    def _end_construction(self, meter: MemoryMeter | None) -> None:
+    def _end_construction(self) -> None:
         watch_assignments(self)
         self.snapshots = Snapshots()
         self.run_state.parts.rewind_buffer = RewindBuffer()
@@ -1048,11 +1046,9 @@ class Learner(
         if self.args.push_to_hub:
             # the access token is kept out of the arguments
             self.init_hf_repo()
-        for callback in (*make_logging_callbacks(self.args, self.callback_handler.callbacks), ProgressCallback()):
+        set_log_level(self.args)
+        for callback in (*make_report_callbacks(self.args, self.callback_handler.callbacks), ProgressCallback()):
             self.callback_handler.add_callback(callback)
-        self.run_state.memory_meter = meter
-        if meter is not None:
-            meter.end()
         if self.args.enable_jit_checkpoint:
             self._listen()
         run_tasks_now(self, Task("event", "on_init_end"))

@@ -113,7 +113,7 @@ SHOWN = {   # argument: what differs, and what the run without it has too; or th
     **dict.fromkeys(("use_liger_kernel", "liger_kernel_config"), "device/test_model_patches.py::test_ligers_kernels_are_put_on_and_taken_off"),
     "logging_nan_inf_filter": "device/test_model_patches.py::test_a_logged_mean_leaves_out_what_is_not_finite_as_the_trainer_does",
     "neftune_noise_alpha": "device/test_model_patches.py::test_noise_on_the_embeddings_is_that_of_transformers_and_comes_again",
-    "skip_memory_metrics": "device/test_model_patches.py::test_memory_metrics_have_the_trainers_names", "tf32": "device/test_model_patches.py::test_on_a_gpu",
+    "tf32": "device/test_model_patches.py::test_on_a_gpu",
     **dict.fromkeys(("torch_compile", "torch_compile_backend", "torch_compile_mode"), "device/test_model_patches.py::test_a_compiled_model_keeps_its_names_and_its_numbers"),
     "torch_empty_cache_steps": "device/test_model_patches.py::test_unused_memory_goes_back_every_so_many_steps",
     "use_cache": "device/test_model_patches.py::test_the_cache_is_off_in_training_and_the_configuration_says_so",

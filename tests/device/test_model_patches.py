@@ -441,7 +441,6 @@ def test_what_smaller_micro_batches_cannot_help():
         ready.step(3)
     assert "train_dataset is a DataLoader" in e.value.__notes__[0] and ready.state.global_step == 1
     with pytest.raises(ValueError, match="is for a run in one process"): tight(auto_find_batch_size=True).launch(2)
-    with pytest.raises(ValueError, match="launch.. trains in others"): tight(skip_memory_metrics=False).launch(2)
     branched = tight(auto_find_batch_size=True).branch()
     branched.model.most, branched.model.since = 2, 0
     with warnings.catch_warnings(record=True) as said:
@@ -526,41 +525,6 @@ def test_a_logged_mean_leaves_out_what_is_not_finite_as_the_trainer_does(tmp_pat
         np.testing.assert_allclose(ours.training_loss, out.training_loss, rtol=1e-6)
         np.testing.assert_allclose(learn.evaluate()["eval_loss"], trainer.evaluate()["eval_loss"], rtol=1e-6)
         assert np.isfinite(losses[1]).tolist() == [filtered, True] and np.isnan(learn.history.column("loss")).sum() == 3
-
-
-# --- memory, in numbers -------------------------------------------------------------------------------------------------------
-
-def names(metrics): return {n for n in metrics if "_mem_" in n}
-def of(stage): return {f"{stage}_mem_cpu_alloc_delta", f"{stage}_mem_cpu_peaked_delta"}
-FIRST = of("init") | {"before_init_mem_cpu"}   # told with the first stage that ends
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there are more of them with a GPU")
-def test_memory_is_measured_at_the_borders_of_verbs(monkeypatch):
-    monkeypatch.setattr("trainer_nb.core.memory.gc", types.SimpleNamespace(collect=lambda: None))   # with all that tests load, it takes a second
-    how = dict(skip_memory_metrics=False, eval_strategy="steps", eval_steps=1, max_steps=2)
-    learn = encoded(**how)
-    out = learn.train().metrics
-    assert names(out) == names(learn.state.log_history[-1]) == of("train") | FIRST and all(isinstance(out[n], int) for n in names(out))
-    assert not names([r for r in learn.state.log_history if "eval_loss" in r][-1])   # part of training
-    assert names(learn.evaluate()) == of("eval") and names(learn.predict(Augmented(4)).metrics) == of("test")
-    assert learn.run_state.memory_meter.stage == "" and encoded().run_state.memory_meter is None
-    by_hand = encoded(**how)
-    by_hand.step(2)
-    assert [names(r) for r in by_hand.state.log_history if "eval_loss" in r] == [of("eval") | FIRST, of("eval")]
-    assert not names(by_hand.state.log_history[-1])
-    with pytest.raises(ValueError): by_hand.evaluate([])
-    assert names(by_hand.evaluate()) == of("eval")   # the one that failed does not keep the meter
-
-
-def test_memory_metrics_have_the_trainers_names(tmp_path):
-    data, how = rows(8), HOW | dict(max_steps=1, skip_memory_metrics=False)
-    trainer, out = theirs(gpt2(), data, tmp_path, eval_dataset=data, **how)
-    learn = Learner(gpt2(), train_dataset=data, eval_dataset=data, **how)
-    assert names(learn.train().metrics) == names(out.metrics)
-    assert names(learn.state.log_history[-1]) == names(trainer.state.log_history[-1])
-    assert names(learn.evaluate()) == names(trainer.evaluate())
-    assert names(learn.predict(data).metrics) == names(trainer.predict(data).metrics)
 
 
 # --- operations -----------------------------------------------------------------------------------------------------------------
@@ -703,8 +667,6 @@ def test_on_a_gpu():
         learn = made(tf32=value, callbacks=[Look()])
         learn.train()
         assert set(seen) == {inside} and torch.backends.fp32_precision == "none"
-    found = made(skip_memory_metrics=False).train().metrics
-    assert {"train_mem_gpu_alloc_delta", "train_mem_gpu_peaked_delta", "init_mem_gpu_alloc_delta", "before_init_mem_gpu"} <= set(found)
 
 
 @on_gpu

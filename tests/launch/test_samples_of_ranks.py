@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.timeout(200), pytest.mark.xdist_group("launch")]
 def found(): return result_of_two_ranks("own_generators.py")
 
 
-@pytest.mark.parametrize("case", ["unseeded", "dispatched", "3", "4"])
+@pytest.mark.parametrize("case", ["unseeded", "3", "4"])
 def test_each_sample_once_in_each_epoch(case, found):
     "Also with a generator without a seed, which is another one in each process."
     steps = found[case]
@@ -19,7 +19,7 @@ def test_each_sample_once_in_each_epoch(case, found):
 
 
 def test_the_order_is_that_of_the_seed(found):
-    assert found["3"] == found["3 dispatched"] and found["3"] != found["4"]
+    assert found["3"] != found["4"]
 
 
 @pytest.fixture(scope="module")

@@ -135,7 +135,7 @@ def test_what_a_branch_takes_over_cannot_be_another():
     learn = hard_learner(**LONG)
     learn.step(3)
     for name, value in dict(lr_scheduler_type="polynomial", warmup_steps=3, lr_scheduler_kwargs={"num_cycles": 2}, optim_args="a=1", optim="sgd", report_to="tensorboard",
-                            skip_memory_metrics=False, enable_jit_checkpoint=True, eval_on_start=True).items():
+                            enable_jit_checkpoint=True, eval_on_start=True).items():
         with pytest.raises(ValueError, match=f"{name}.*cannot be changed by branch.*make a new"): learn.branch(**{name: value})
     with pytest.raises(ValueError, match="adam_beta1=0.5 cannot be changed by branch.*param_groups: g..betas.."): learn.branch(adam_beta1=0.5)
     same = learn.branch(lr_scheduler_type=learn.args.lr_scheduler_type)

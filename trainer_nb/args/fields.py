@@ -266,7 +266,7 @@ class SettingFields:
     liger_kernel_config: dict[str, bool] | None = arg(None, "which of its kernels to use; None: Liger's default")
     use_cache: bool = arg(False, "use the cache of keys and values in training")
     torch_empty_cache_steps: int | None = arg(None, "steps between two releases of unused device memory; None: never")
-    skip_memory_metrics: bool = arg(True, "False: measure the memory used and add it to the metrics")
+    skip_memory_metrics: bool = arg(True, "False: in the Trainer, the memory used is measured")
     debug: None | str | list[str] = arg("", "'underflow_overflow': stop where an activation or weight is not finite")
     # several processes
     ddp_backend: str | None = arg(None, "backend of torch.distributed, 'nccl' or 'gloo'; None: the one for the device")

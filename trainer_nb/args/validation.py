@@ -61,8 +61,7 @@ _KEYS = settings_table("keys")
 
 def _newer(older: str, value: Any) -> dict[str, Any]:
     "Return the newer arguments for the value of an older one; none if it requests nothing."
-    # False is a value of its own for this one
-    if value is None or not value and older != "dispatch_batches": return {}
+    if not value: return {}
     name, meant = (_FLAGS | _KEYS)[older]
     return {name: meant} if older in _FLAGS else {name: {meant: value}}
 

@@ -22,8 +22,6 @@ from operator import is_
 from pathlib import Path
 from typing import Any, Protocol, Self, TextIO, cast
 
-import torch
-
 from .errors import check_attribute, checked, find_hints, is_misspelling, missing_attribute_error, of_package, warn
 from .interrupts import InterruptGuard
 from .seeding import SEED_CALLBACK, mix_seed, seed_all
@@ -250,8 +248,7 @@ def overrides_event(
 _EVENT_ARGUMENTS = {"on_log": ("logs",), "on_evaluate": ("metrics",), "on_predict": ("metrics",)}
 
 def check_methods(callback: Any):
-    """Raise TypeError for an event that cannot be called as all are, and for a method that the Trainer's callback of this
-    name calls, and the one here does not have; warn about a method that is almost called like an event."""
+    "Raise TypeError for an event that cannot be called as all are; warn about a method that is almost called like an event."
     for event in EVENTS:
         if not overrides_event(callback, event): continue
         try:
@@ -267,18 +264,6 @@ def check_methods(callback: Any):
         if meant:
             warn(f"{type(callback).__name__}.{name} is never called, since there is no such event. Did you mean"
                  f" {meant[0]!r}?")
-    for cls in type(callback).__mro__ if "transformers" in sys.modules else ():
-        if not of_package(cls): continue
-        modules = map(sys.modules.get, ("transformers.trainer_callback", "transformers.utils.notebook"))
-        theirs = next((vars(m)[cls.__name__] for m in modules if m is not None and cls.__name__ in vars(m)), None)
-        for name, part in vars(theirs).items() if theirs is not None else ():
-            if name.startswith("_") or not callable(part) or hasattr(cls, name): continue
-            owner = next((c for c in type(callback).__mro__ if name in vars(c)), None)
-            if owner is None: continue
-            raise TypeError(
-                f"{owner.__name__}.{name} would have no effect: {cls.__name__} does not call it here. Override an event,"
-                " such as on_evaluate or on_log, and do there what the method does."
-            )
 
 class CallbackHandler:
     """Hold the callbacks of a run and call them by event. For code copied from the Trainer it has `on_*` methods, the
@@ -724,37 +709,3 @@ class _StderrHandler(logging.StreamHandler):
     def __init__(self): logging.Handler.__init__(self)
     @property
     def stream(self) -> TextIO: return sys.stderr
-
-# %% ../../nbs/01_core/05_callbacks.ipynb #42f6b392
-class LoggerCallback(TrainerCallback):
-    "Log the milestones of a run with the package's logger."
-    order = 900
-    def on_train_begin(
-        self, args: EventArgs, state: TrainerState, control: TrainerControl, model: torch.nn.Module | None = None, **kwargs: Any
-    ):
-        if not LOGGER.isEnabledFor(logging.INFO): return
-        trained = sum(p.numel() for p in model.parameters() if p.requires_grad) if model is not None else 0
-        LOGGER.info(
-            "Training begins at step %d of %d (%d epochs): %d samples in a micro-batch, %d micro-batches in a step, %d"
-            " processes; %d parameters are trained.",
-            state.global_step,
-            state.max_steps,
-            state.num_train_epochs,
-            args.per_device_train_batch_size,
-            args.gradient_accumulation_steps,
-            args.world_size,
-            trained,
-        )
-
-    def on_log(self, args: EventArgs, state: TrainerState, control: TrainerControl, logs: dict[str, Any] | None = None, **kwargs: Any):
-        LOGGER.debug("Step %d: %s", state.global_step, logs)
-
-    def on_evaluate(
-        self, args: EventArgs, state: TrainerState, control: TrainerControl, metrics: dict[str, Any] | None = None, **kwargs: Any
-    ):
-        LOGGER.info("Evaluated at step %d: %s", state.global_step, metrics)
-
-    def on_save(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        LOGGER.info("A checkpoint of step %d is written in %s.", state.global_step, args.save_dir)
-    def on_train_end(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        LOGGER.info("Training ends at step %d of %d.", state.global_step, state.max_steps)

@@ -9,9 +9,7 @@ import ctypes
 import gc
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from typing import Any
+from contextlib import suppress
 
 import torch
 
@@ -82,88 +80,6 @@ class MemoryGauge:
         "Return the peak in bytes; None where it cannot be reset."
         if not self.on_host: return torch.cuda.max_memory_allocated(self.device)
         return max(peak_host_memory() - self.base, 0) if self.can_reset else None
-
-# %% ../../nbs/01_core/03_memory.ipynb #4d0b1a11
-def memory_use() -> dict[str, int]:
-    "Return the current use in bytes, by device kind."
-    gpu = {"gpu": torch.cuda.memory_allocated()} if torch.cuda.is_available() else {}
-    return {"cpu": host_memory()} | gpu
-
-class MemoryMeter:
-    "Measure the stages of a learner: init, train, eval, test."
-    def __init__(self) -> None:
-        self.stage = ""   # that is being measured; empty: none
-        self.initial: dict[str, int] = {}   # use at the beginning of the stage
-        self.metrics: dict[str, dict[str, int]] = {}   # by stage
-        self._unreported: dict[str, int] = {}   # metrics of the construction
-
-    def begin(self, stage: str) -> bool:
-        "Start measuring a stage; return False if another stage is being measured."
-        if self.stage: return False
-        gc.collect()
-        reset_peak_host_memory()
-        if torch.cuda.is_available():
-            torch.cuda.reset_peak_memory_stats()
-            torch.cuda.empty_cache()
-        self.initial = memory_use()
-        self.stage = stage
-        return True
-
-    def end(self) -> dict[str, int]:
-        "Return the metrics of the stage that is being measured, in bytes, and stop measuring it."
-        stage = self.stage
-        if not stage: return {}
-        self.stage = ""
-        peak = {"cpu": peak_host_memory()}
-        gc.collect()
-        if torch.cuda.is_available():
-            peak["gpu"] = torch.cuda.max_memory_allocated()
-            torch.cuda.empty_cache()
-        current = memory_use()
-        metrics = {f"{stage}_mem_{kind}_alloc_delta": now - self.initial[kind] for kind, now in current.items()}
-        metrics |= {f"{stage}_mem_{kind}_peaked_delta": max(0, peak[kind] - now) for kind, now in current.items()}
-        if stage == "init":
-            self._unreported = metrics | {f"before_init_mem_{kind}": v for kind, v in self.initial.items()}
-        else:
-            metrics = self._unreported | metrics
-            self._unreported = {}
-        self.metrics[stage] = metrics
-        return metrics
-
-# %% ../../nbs/01_core/03_memory.ipynb #e1cc3167
-def make_memory_meter(
-    args: object,  # first argument of a Learner: an object with fields, a dict, or None
-    settings: Mapping[str, Any],  # its keywords
-) -> MemoryMeter | None:
-    "Return a meter that measures the construction of a learner; None unless `skip_memory_metrics` is False."
-    # an object without fields is an error that is raised later
-    fields = args if isinstance(args, dict) else getattr(args, "__dict__", {})
-    if {**fields, **settings}.get("skip_memory_metrics", True) is not False: return None
-    meter = MemoryMeter()
-    meter.begin("init")
-    return meter
-
-@contextmanager
-def measure_memory(run: Any, stage: str) -> Iterator[dict[str, int]]:
-    "Measure a block as one stage; yield a dict that holds the metrics after the block."
-    metrics: dict[str, int] = {}
-    meter: MemoryMeter | None = run.memory_meter
-    if meter is None or not meter.begin(stage):
-        yield metrics
-        return
-    try:
-        yield metrics
-        metrics.update(meter.end())
-    finally:
-        meter.stage = ""
-
-def memory_metrics(run: Any, stage: str) -> dict[str, int]:
-    "Return the metrics of a stage, ending it if it is being measured; empty if it was not measured."
-    meter: MemoryMeter | None = run.memory_meter
-    if meter is None: return {}
-    if meter.stage == stage:
-        meter.end()
-    return meter.metrics.get(stage, {})
 
 # %% ../../nbs/01_core/03_memory.ipynb #f4eea002
 def read_int_file(path: str) -> int | None:

@@ -369,7 +369,7 @@ class DataCollatorForChat(ChatCollator):
             "assistant_masks", "completion_mask", "seq_lengths",
         )
 
-    def _make_batch(self, features: list, kind: str) -> dict:
+    def _make_batch(self, features: list) -> dict:
         samples = [self.encode(f) for f in features]
         if "seq_lengths" in samples[0] if self.padding_free is None else self.padding_free: return self._flatten(samples)
         return self._padded_rows([s["input_ids"] for s in samples], labels=([s["labels"] for s in samples], -100))
@@ -552,7 +552,7 @@ class DataCollatorForPreference(ChatCollator):
         ids = {"prompt_ids": prompt[:start], "chosen_ids": chosen[start:], "rejected_ids": rejected[start:]}
         return ids | {k: sample[k] for k in ("ref_chosen_logps", "ref_rejected_logps") if k in sample}
 
-    def _make_batch(self, features: list, kind: str) -> dict:
+    def _make_batch(self, features: list) -> dict:
         samples = [self.encode(f) for f in features]
         ids, masks = [], []
         for name in ("chosen_ids", "rejected_ids"):

@@ -23,50 +23,29 @@ from ..core.errors import checked_class, short_repr, warn
 def _stack(
     values: list,  # of one key of each example
     is_label: bool,  # integers stay integers, all others become floats
-    as_array: bool,  # return an array of NumPy, not a tensor
-) -> Any:
-    "Return the values of one key as one tensor, or as one array with NumPy's own number types."
+) -> torch.Tensor:
+    "Return the values of one key as one tensor."
     first = values[0]
-    if isinstance(first, torch.Tensor):
-        tensor = torch.stack(values)
-    elif isinstance(first, np.ndarray):
-        tensor = torch.from_numpy(np.stack(values))
-    elif is_label:
-        deepest = first
-        while isinstance(deepest, (list, tuple)) and deepest:
-            deepest = deepest[0]
-        tensor = torch.tensor(values, dtype=torch.long if isinstance(deepest, (int, np.integer)) else torch.float)
-    elif as_array:
-        array = np.array(values)
-        if array.dtype.hasobject: raise ValueError("they are not numbers")
-        return array
-    else:
-        tensor = torch.tensor(values)
-    return tensor.numpy() if as_array else tensor
+    if isinstance(first, torch.Tensor): return torch.stack(values)
+    if isinstance(first, np.ndarray): return torch.from_numpy(np.stack(values))
+    if not is_label: return torch.tensor(values)
+    deepest = first
+    while isinstance(deepest, (list, tuple)) and deepest:
+        deepest = deepest[0]
+    return torch.tensor(values, dtype=torch.long if isinstance(deepest, (int, np.integer)) else torch.float)
 
 # %% ../../nbs/03_data/00_collate.ipynb #141114a0
 def check_return_tensors(return_tensors: str):
-    "Raise ValueError unless `return_tensors` is 'pt' or 'np'."
-    if return_tensors not in ("pt", "np"):
+    "Raise ValueError unless `return_tensors` is 'pt'."
+    if return_tensors != "pt":
         raise ValueError(
-            f"return_tensors={return_tensors!r} is unsupported: a batch consists of torch tensors ('pt'), or of arrays of"
-            " NumPy ('np'). Leave it out for torch tensors, which a model takes."
+            f"return_tensors={return_tensors!r} is unsupported: a batch consists of torch tensors, which a model takes; leave"
+            " it out. batch[name].numpy() is an array."
         )
-
-def to_return_type(
-    batch: Any,  # a dict, or an object like one
-    return_tensors: str,  # "pt" or "np"
-) -> Any:
-    "Return a batch with its tensors as arrays, in the same container, if arrays are requested."
-    if return_tensors == "np":
-        for key, value in list(batch.items()):
-            if isinstance(value, torch.Tensor):
-                batch[key] = value.numpy()
-    return batch
 
 def default_data_collator(
     features: list,  # examples
-    return_tensors: str = "pt",  # "pt" (torch) or "np" (NumPy)
+    return_tensors: str = "pt",  # no other value is supported
 ):
     "Stack examples into a batch; raise ValueError with the name of a key whose values cannot be stacked."
     check_return_tensors(return_tensors)
@@ -81,7 +60,7 @@ def default_data_collator(
             raise ValueError(f"{len(features) - len(values)} of the {len(features)} samples of a batch have no {key!r},"
                              " which the first one has; give each sample the same columns.")
         try:
-            batch["labels" if is_label else key] = _stack(values, is_label, return_tensors == "np")
+            batch["labels" if is_label else key] = _stack(values, is_label)
         except (RuntimeError, ValueError, TypeError) as error:
             raise ragged_error(key, values, error, f"s[{key!r}]") from error
     return batch
@@ -147,7 +126,7 @@ def _default_collate(features: list):
 @dataclass
 class DefaultDataCollator:
     "Stack examples into a batch."
-    return_tensors: str = "pt"   # or "np", for arrays of NumPy
+    return_tensors: str = "pt"   # no other value is supported
     def __call__(self, features: list, return_tensors: str | None = None):
         return default_data_collator(features, return_tensors or self.return_tensors)
 
@@ -206,12 +185,11 @@ class TextCollator:
         raise TypeError(f"{type(self).__name__} takes a tokenizer, not {short_repr(tokenizer)}; {remedy}.")
 
     def __call__(self, features: list, return_tensors: str | None = None) -> Any:
-        "Return a batch, of arrays if `return_tensors` is 'np'."
-        kind = return_tensors or self.return_tensors
-        check_return_tensors(kind)
-        return to_return_type(self._make_batch(features, kind), kind)
+        "Return a batch of tensors."
+        check_return_tensors(return_tensors or self.return_tensors)
+        return self._make_batch(features)
 
-    def _make_batch(self, features: list, kind: str) -> Any: raise NotImplementedError
+    def _make_batch(self, features: list) -> Any: raise NotImplementedError
 
     def _padded(self, features: list) -> Any:
         "Return the features as a batch that the tokenizer has padded, as the fields determine."
@@ -231,7 +209,7 @@ class DataCollatorWithPadding(TextCollator):
     pad_to_multiple_of: int | None = None
     return_tensors: str = "pt"
 
-    def _make_batch(self, features: list, kind: str) -> Any:
+    def _make_batch(self, features: list) -> Any:
         batch = self._padded(features)
         for name in ("label", "label_ids"):
             if name in batch:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -28,12 +28,10 @@ class OpaqueSource(BatchSource):
         loader: Iterable[Any],
         seed: int,
         share: RankShard = UNSHARDED,
-        all_ranks: bool = False,  # yield lists of the batches and weights of all processes
     ):
         self.loader = loader
         self.seed = seed
         self.share = share
-        self.all_ranks = all_ranks
         self.running = None
         try:
             self.batches = -(-len(loader) // share.together)
@@ -48,14 +46,12 @@ class OpaqueSource(BatchSource):
 
     def _mine(self, read: Iterator[tuple[Any, int]]):
         rank = self.share.rank
-        of = self.share.together
-        while group := list(islice(read, of)):
+        while group := list(islice(read, self.share.together)):
             samples = sum(n for _, n in group)
-            owns = [group[r] if r < len(group) else None for r in (range(of) if self.all_ranks else [rank])]
-            weights = [self.share.weight(own[1] if own else 0, samples) for own in owns]
-            batches = [(own or group[0])[0] for own in owns]
-            self.weight = weights if self.all_ranks else weights[0]
-            yield batches if self.all_ranks else batches[0], samples
+            # without one of its own, filler
+            batch, own = group[rank] if rank < len(group) else (group[0][0], 0)
+            self.weight = self.share.weight(own, samples)
+            yield batch, samples
 
     def _read(self, epoch: int):
         seed_all(mix_seed(self.seed, SEED_ORDER, epoch))
@@ -103,75 +99,18 @@ def make_source(
     loader: Iterable[Any],
     seed: int,
     share: RankShard = UNSHARDED,
-    all_ranks: bool = False,  # a source that is not map-style yields lists of the batches of all processes
     run_seeds: GeneratorSeeds | None = None,  # as of MapSource
 ):
     "Return the source for a loader."
     if not isinstance(loader, DataLoader) or type(loader).__iter__ is not DataLoader.__iter__:
-        return OpaqueSource(loader, seed, share, all_ranks)
-    if isinstance(loader.dataset, IterableDataset): return StreamSource(loader, seed, share, all_ranks, run_seeds)
+        return OpaqueSource(loader, seed, share)
+    if isinstance(loader.dataset, IterableDataset): return StreamSource(loader, seed, share, run_seeds)
     try:
         len(loader)
     except TypeError:
-        return OpaqueSource(loader, seed, share, all_ranks)
-    if loader.batch_sampler is None: return OpaqueSource(loader, seed, share, all_ranks)
+        return OpaqueSource(loader, seed, share)
+    if loader.batch_sampler is None: return OpaqueSource(loader, seed, share)
     return MapSource(loader, seed, share, run_seeds)
-
-# %% ../../nbs/03_data/04_loader.ipynb #4325a5aa
-class Dispatcher:
-    "Read the batches of all processes on rank 0, and send each process its own."
-    def __init__(
-        self,
-        source: Any,  # of this process; the weight and the bookmark of each batch are set on it
-        loader: Any,
-        seed: int,
-        share: RankShard,
-        scatter: Callable[[list | None], Any],
-        run_seeds: GeneratorSeeds | None = None,  # as of MapSource
-    ):
-        self.source = source
-        self.share = share
-        self.scatter = scatter
-        # a map-style source for each process; another source yields the batches of all
-        self.others = [
-            MapSource(loader, seed, share._replace(rank=rank), run_seeds) for rank in range(1, share.of)
-        ] if isinstance(source, MapSource) and share.rank == 0 else []
-
-    def open(self, cursor: Cursor, bookmark: dict | None = None):
-        "Yield (batch, samples) of this process from a cursor on."
-        steps = self._read(cursor, bookmark) if self.share.rank == 0 else None
-        while True:
-            parts: list | None = None
-            error: Exception | None = None
-            if steps is not None:
-                try:
-                    parts = next(steps, None) or [None] * self.share.of
-                except Exception as raised:
-                    error = raised
-                    parts = [f"{type(raised).__name__}: {raised}"] * self.share.of
-            own = self.scatter(parts)
-            if error is not None: raise error
-            if isinstance(own, str): raise RuntimeError(f"Rank 0 could not read the data: {own}")
-            if own is None: return
-            batch, samples, self.source.weight, self.source.bookmark = own
-            yield batch, samples
-
-    def _read(self, cursor: Cursor, bookmark: dict | None):
-        "Yield a list with (batch, samples, weight, bookmark) of each process."
-        source = self.source
-        if not isinstance(source, MapSource):
-            for batches, samples in source.open(cursor, bookmark):
-                weights, mark = source.weight, source.bookmark
-                yield [(batch, samples, weight, mark) for batch, weight in zip(batches, weights)]
-            return
-        sources = [source, *self.others]
-        for steps in zip(*(s.open(cursor, bookmark) for s in sources)):
-            yield [(*step, s.weight, s.bookmark) for s, step in zip(sources, steps)]
-
-    def close(self):
-        "Terminate the workers of all sources."
-        for source in (self.source, *self.others):
-            source.close()
 
 # %% ../../nbs/03_data/04_loader.ipynb #64335001
 def unprepared(loader: Any) -> Any:
@@ -194,16 +133,13 @@ class ResumableLoader:
         loader: Any,  # a DataLoader, or any other iterable of batches
         seed: int,
         share: RankShard = UNSHARDED,
-        # sends each process its entry of rank 0's list; None: each process reads its own batches
-        scatter: Callable[[list | None], Any] | None = None,
         # of the run that trains on these data; None: of other data, such as an evaluation's
         run_seeds: GeneratorSeeds | None = None,
     ):
         loader = loader.whole() if isinstance(loader, DividedLoader) else unprepared(loader)
         self.loader = loader
         self.seeds = GeneratorSeeds() if run_seeds is None else run_seeds
-        self.source = make_source(loader, seed, share, scatter is not None, run_seeds)
-        self._dispatcher = None if scatter is None else Dispatcher(self.source, loader, seed, share, scatter, run_seeds)
+        self.source = make_source(loader, seed, share, run_seeds)
         self._iterator = None
         self._place = None
         self._peeked = []
@@ -252,7 +188,7 @@ class ResumableLoader:
     def _seek(self, cursor: Cursor, bookmark: dict | None):
         if self._place != cursor or self.source.moved():
             self.close(workers=False)
-            self._iterator = (self._dispatcher or self.source).open(cursor, bookmark)
+            self._iterator = self.source.open(cursor, bookmark)
         # undefined until the batches are returned
         self._place = None
 
@@ -267,7 +203,7 @@ class ResumableLoader:
         self._place = None
         self._peeked = []
         if workers:
-            (self._dispatcher or self.source).close()
+            self.source.close()
 
     def at_end(self, cursor: Cursor, bookmark: dict | None = None) -> bool:
         "Return True if the epoch has no more batches, reading one if necessary; errors of fetching are left to `take`."

@@ -361,26 +361,15 @@ class CountingCollate:
         collate: Callable[[list], Any],
         size: int | None,
         share: RankShard = UNSHARDED,
-        all_ranks: bool = False,  # return lists of the batches and weights of all processes
     ):
         self.collate = collate
         self.size = size
         self.share = share
-        self.all_ranks = all_ranks
     def __call__(self, given: tuple[list, StreamMark | None] | None):
         if given is None: return None
         group, mark = given
         try:
-            with making_batch():
-                if not self.all_ranks: return *self._own(group, self.share), mark
-                states = generator_states()
-                parts = []
-                for rank in range(self.share.of):
-                    # the same draws as in the process itself
-                    set_generator_states(states)
-                    parts.append(self._own(group, self.share._replace(rank=rank)))
-                batches, samples, weights = zip(*parts)
-                return list(batches), samples[-1], list(weights), mark
+            with making_batch(): return *self._own(group), mark
         except StopIteration as error:
             raise ended_early(f"the data_collator raised it{self._place(mark)}") from error
 
@@ -389,12 +378,13 @@ class CountingCollate:
         upto = "" if mark is None else f" at sample {mark.given} of this reader"
         return upto + ("" if info is None else f" in data worker {info.id}")
 
-    def _own(self, group: list, share: RankShard):
-        if not self.size: return self._ready(group, share)
-        mine, samples, weight = split_evenly(share, group)
+    def _own(self, group: list):
+        if not self.size: return self._ready(group)
+        mine, samples, weight = split_evenly(self.share, group)
         return self.collate(mine), samples, weight
 
-    def _ready(self, batches: list, share: RankShard):
+    def _ready(self, batches: list):
+        share = self.share
         sizes = [infer_batch_size(b) or 1 for b in batches]
         mine = share.rank if share.together > 1 else 0
         own = sizes[mine] if mine < len(batches) else 0
@@ -435,13 +425,11 @@ class StreamSource(BatchSource):
         loader: DataLoader,
         seed: int,
         share: RankShard = UNSHARDED,
-        all_ranks: bool = False,  # yield lists of the batches and weights of all processes
         run_seeds: GeneratorSeeds | None = None,  # as of MapSource
     ):
         self.loader = loader
         self.collate = with_seeded_generators(loader.collate_fn, run_seeds)
         self.share = share
-        self.all_ranks = all_ranks
         try:
             self.batches = len(loader) // share.together if loader.drop_last else -(-len(loader) // share.together)
         except TypeError:
@@ -492,7 +480,7 @@ class StreamSource(BatchSource):
         stream.then = bookmark["batch_size"] if bookmark else size
         stream.marks = marks
         stream.last = last if workers else -1
-        counted = CountingCollate(self.collate, size, self.share, self.all_ranks)
+        counted = CountingCollate(self.collate, size, self.share)
         readers = {"num_workers": workers, "batch_size": size}
         self.bookmark = readers
         if workers and self._workers is None:

@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 
 from ..core.errors import checked_class
 from ..core.seeding import MAKING_BATCH, mix_seed
 from .collate import DataCollatorWithPadding, TextCollator, Tokenizer, check_return_tensors, pad_features
-from .collate import ragged_error, to_return_type
+from .collate import ragged_error
 
 # %% ../../nbs/03_data/05_text_collators.ipynb #91e7ac71
 def round_up(n: int, multiple: int | None) -> int: return n if not multiple else -(-n // multiple) * multiple
@@ -55,39 +54,17 @@ def mask_token_id(tokenizer: Tokenizer) -> int | None:
     return found if found is not None or token is None else tokenizer.convert_tokens_to_ids(token)
 
 # %% ../../nbs/03_data/05_text_collators.ipynb #019bf3b8
-class Draws:
-    "Draw random numbers for the tokens of a batch, from a generator of torch or, for arrays, of NumPy."
-    def __init__(
-        self,
-        shape: torch.Size,  # (batch, length)
-        kind: str,  # "pt" or "np"
-        generator: torch.Generator | np.random.Generator | None = None,  # None: the global one of the library
-    ):
-        self.shape = shape
-        self.generator = generator
-        self.numpy: Any = None
-        if kind == "np":
-            self.numpy = np.random if generator is None else generator
-
-    def choose(
-        self,
-        p: float,
-        never: torch.Tensor | None = None,  # True where nothing is chosen
-    ) -> torch.Tensor:
-        "Return a bool tensor that is True with a probability."
-        if self.numpy is None:
-            chances = torch.full(self.shape, float(p))
-            if never is not None:
-                chances.masked_fill_(never, 0.0)
-            return torch.bernoulli(chances, generator=self.generator).bool()
-        chances = p if never is None else np.where(never.numpy(), 0.0, p)
-        return torch.from_numpy(self.numpy.binomial(1, chances, size=self.shape).astype(bool))
-
-    def tokens(self, words: int, where: torch.Tensor) -> torch.Tensor:
-        "Return a random token of the vocabulary for each place that is True."
-        if self.numpy is None: return torch.randint(words, self.shape, generator=self.generator)[where]
-        integers = self.numpy.randint if self.numpy is np.random else self.numpy.integers
-        return torch.from_numpy(integers(low=0, high=words, size=int(where.sum()), dtype=np.int64))
+def choose_tokens(
+    shape: torch.Size,  # (batch, length)
+    p: float,
+    generator: torch.Generator | None = None,  # None: torch's global one
+    never: torch.Tensor | None = None,  # True where nothing is chosen
+) -> torch.Tensor:
+    "Return a bool tensor that is True with a probability."
+    chances = torch.full(shape, float(p))
+    if never is not None:
+        chances.masked_fill_(never, 0.0)
+    return torch.bernoulli(chances, generator=generator).bool()
 
 # %% ../../nbs/03_data/05_text_collators.ipynb #591ab894
 def word_ids(
@@ -145,7 +122,7 @@ class DataCollatorForLanguageModeling(TextCollator):
 
     def __post_init__(self):
         super().__post_init__()
-        self.generator: torch.Generator | np.random.Generator | None = None
+        self.generator: torch.Generator | None = None
         if not self.mlm and self.whole_word_mask:
             raise ValueError("whole_word_mask=True masks words, but mlm=False masks nothing. Give mlm=True, or leave"
                              " whole_word_mask out.")
@@ -169,11 +146,11 @@ class DataCollatorForLanguageModeling(TextCollator):
             self.mask_replace_prob = 1.0
             self.random_replace_prob = 0.0
 
-    def _make_batch(self, features: list, kind: str) -> Any:
+    def _make_batch(self, features: list) -> Any:
         batch, special, offsets = pad_texts(self.tokenizer, features, self.pad_to_multiple_of)
         ids = batch["input_ids"]
         if self.mlm:
-            batch["input_ids"], batch["labels"] = self._mask(ids, special, offsets, kind)
+            batch["input_ids"], batch["labels"] = self._mask(ids, special, offsets)
         else:
             pad = getattr(self.tokenizer, "pad_token_id", None)
             batch["labels"] = ids.clone() if pad is None else ids.masked_fill(ids == pad, -100)
@@ -182,24 +159,20 @@ class DataCollatorForLanguageModeling(TextCollator):
     def create_rng(self):
         "Make the generator that the batches outside of a run share, from the seed and the number of the data worker."
         worker = torch.utils.data.get_worker_info()
-        self.generator = self._make_generator(self.seed + (0 if worker is None else worker.id))
+        self.generator = torch.Generator().manual_seed(self.seed + (0 if worker is None else worker.id))
 
-    def _make_generator(self, seed: int) -> torch.Generator | np.random.Generator:
-        "Return a generator of the library whose tensors are returned."
-        return np.random.default_rng(seed) if self.return_tensors == "np" else torch.Generator().manual_seed(seed)
-
-    def _current_generator(self) -> Any:
+    def _current_generator(self) -> torch.Generator | None:
         "Return the generator for a batch: None without a seed, one of its own for each position in a run."
         if self.seed is None: return None
-        if MAKING_BATCH.get(): return self._make_generator(mix_seed(self.seed, int(torch.randint(1 << 62, ()))))
+        if MAKING_BATCH.get(): return torch.Generator().manual_seed(mix_seed(self.seed, int(torch.randint(1 << 62, ()))))
         if self.generator is None:
             self.create_rng()
         return self.generator
 
-    def _mask(self, ids: torch.Tensor, special: torch.Tensor | None, offsets: torch.Tensor | None, kind: str):
+    def _mask(self, ids: torch.Tensor, special: torch.Tensor | None, offsets: torch.Tensor | None):
         "Return the masked inputs and the labels; raise ValueError if whole words are masked without offsets."
         special = find_special_tokens(self.tokenizer, ids) if special is None else special
-        draws = Draws(ids.shape, kind, self._current_generator())
+        generator = self._current_generator()
         kept = special
         numbers = None
         if self.whole_word_mask:
@@ -210,18 +183,18 @@ class DataCollatorForLanguageModeling(TextCollator):
                 )
             numbers, first = word_ids(offsets, special)
             kept = ~first
-        chosen = draws.choose(self.mlm_probability, kept)
+        chosen = choose_tokens(ids.shape, self.mlm_probability, generator, kept)
         if numbers is not None:
             # all tokens of the chosen words
             same = (numbers[:, :, None] == numbers[:, None, :]) & (numbers >= 0)[:, :, None]
             chosen = (same & chosen[:, None, :]).any(2)
         # some of the chosen tokens are masked, and some replaced by random ones
-        covered = draws.choose(self.mask_replace_prob) & chosen
+        covered = choose_tokens(ids.shape, self.mask_replace_prob, generator) & chosen
         inputs = torch.where(covered, mask_token_id(self.tokenizer), ids)
         if self.mask_replace_prob != 1 and self.random_replace_prob != 0:
-            rest = draws.choose(self.random_replace_prob / (1 - self.mask_replace_prob))
+            rest = choose_tokens(ids.shape, self.random_replace_prob / (1 - self.mask_replace_prob), generator)
             changed = rest & chosen & ~covered
-            inputs[changed] = draws.tokens(len(self.tokenizer), changed)
+            inputs[changed] = torch.randint(len(self.tokenizer), ids.shape, generator=generator)[changed]
         return inputs, ids.masked_fill(~chosen, -100)
 
 # %% ../../nbs/03_data/05_text_collators.ipynb #50ac2756
@@ -253,7 +226,7 @@ class DataCollatorForTokenClassification(TextCollator):
     label_pad_token_id: int = -100
     return_tensors: str = "pt"
 
-    def _make_batch(self, features: list, kind: str) -> Any:
+    def _make_batch(self, features: list) -> Any:
         features, labels = pop_labels(features, "label", "labels")
         batch = self._padded(features)
         if labels is not None:
@@ -276,7 +249,7 @@ class DataCollatorForSeq2Seq(TextCollator):
     label_pad_token_id: int = -100
     return_tensors: str = "pt"
 
-    def _make_batch(self, features: list, kind: str) -> Any:
+    def _make_batch(self, features: list) -> Any:
         features, labels = pop_labels(features, "label", "labels")
         batch = self._padded(features)
         if labels is None: return batch
@@ -302,7 +275,7 @@ class DataCollatorForSeq2Seq(TextCollator):
 class DataCollatorForMultipleChoice(DataCollatorWithPadding):
     "Pad examples that have several texts each, to the shape (examples, choices, length)."
 
-    def _make_batch(self, features: list, kind: str) -> Any:
+    def _make_batch(self, features: list) -> Any:
         features, labels = pop_labels(features, "label", "labels")
         choices = len(features[0]["input_ids"])
         flat = [{k: v[i] for k, v in f.items()} for f in features for i in range(choices)]
@@ -324,8 +297,7 @@ class DataCollatorWithFlattening:
 
     def __call__(self, features: list, return_tensors: str | None = None, separator_id: int | None = None):
         "Return a batch of one row."
-        kind = return_tensors or self.return_tensors
-        check_return_tensors(kind)
+        check_return_tensors(return_tensors or self.return_tensors)
         first = self.separator_id if separator_id is None else separator_id
         texts = [torch.as_tensor(f["input_ids"]) for f in features]
         labels = [torch.as_tensor(f.get("labels", t)).clone() for f, t in zip(features, texts)]
@@ -345,4 +317,4 @@ class DataCollatorWithFlattening:
                 "max_length_q": max(sizes),
                 "max_length_k": max(sizes),
             }
-        return to_return_type(batch, kind)
+        return batch

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 
@@ -190,14 +190,6 @@ class World:
         values: list | None = [None] * self.size if self.is_main_process else None
         dist.gather_object(value, values, dst=0, group=self.cpu_group)
         return values
-
-    def scatter_object(self, values: list[T] | None) -> T:
-        "Return this rank's entry of rank 0's list; other ranks give None."
-        if self.is_single_process: return cast(list[T], values)[0]
-        import torch.distributed as dist
-        received: list = [None]
-        dist.scatter_object_list(received, values, src=0, group=self.cpu_group)
-        return received[0]
 
     def run_on_main(
         self,

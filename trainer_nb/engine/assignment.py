@@ -14,6 +14,7 @@ from typing import Any
 
 from ..args.fields import to_builtin
 from ..args.training_args import TrainingArguments, resolve_args
+from ..core.callbacks import set_log_level
 from ..core.errors import find_hints, is_misspelling, is_own_code, misspelt_error, of_package, short_repr, warn
 from ..core.interrupts import RUN_LOCK
 from ..data.collate import is_identical
@@ -25,7 +26,7 @@ from .given_parts import apply_args, check_parts, checked_parts, drop_loader, re
 from .overrides import TrainerBase
 from .prepare import OPTIMIZER_MAKERS, discard_former_parts, discard_made_optimizer
 from .run_state import as_callback, record_act
-from .settings import SETTABLE, apply_log_level, change_settings, check_settable_names, discard_overridden_parts
+from .settings import SETTABLE, change_settings, check_settable_names, discard_overridden_parts
 from .state_holders import SCALAR_TYPES
 
 # %% ../../nbs/06_engine/25_assignment.ipynb #c6c43716
@@ -244,7 +245,7 @@ def adopt_settings(
         if run.loader is not None:
             drop_loader(run)
         if "log_level" in others:
-            apply_log_level(learner, new.log_level)
+            set_log_level(run.args)
         record_act(run, "set", **others)
     shown = new.to_dict()
     run.given.values = run.given.values | {name: shown[name] for name in changes}

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.nn.modules.batchnorm import _NormBase
 from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
 from ..args.validation import average_options
@@ -114,13 +113,6 @@ def update_average(run: RunState, updated: Container[torch.nn.Parameter] | None 
             run,
             f"The average of the weights begins after step {start}, and the run ends at step {state.max_steps}: there is"
             f" none, and the last weights are used. Give a smaller one: average_args={{'start': 0.5}}, for example.",
-        )
-    norms = [m for m in run_modules(run).modules() if isinstance(m, _NormBase)] if state.global_step == start else []
-    if any(m.track_running_stats and not m.affine for m in norms):
-        warn_once(
-            run,
-            "A norm with affine=False has no parameters, beside which the average of its statistics would be kept, so the"
-            " average of the weights has those of the last step; affine=True adds them.",
         )
     update_averages(run.optimizer, run_modules(run), options, state.global_step + 1, start, updated)
 

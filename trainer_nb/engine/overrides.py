@@ -20,7 +20,6 @@ from ..core.callbacks import CallbackHandler, DefaultFlowCallback, TrainerContro
 from ..core.callbacks import TrainerState, bound_handler
 from ..core.errors import warn
 from ..core.history import History
-from ..core.memory import MemoryMeter, make_memory_meter
 from ..core.seeding import preserve_generators
 from ..data.batch_errors import explain_forward_error
 from ..data.collate import DataCollatorWithPadding, RemoveColumns, default_data_collator, kept_columns
@@ -123,7 +122,6 @@ class TrainerBase:
         **settings: Unpack[TrainingArgumentsKwargs],  # fields of TrainingArguments
     ):
         self._begin_construction()
-        meter = make_memory_meter(args, settings)
         if "tokenizer" in settings:
             warn("tokenizer is the older name of processing_class: give processing_class=tokenizer.")
             older = settings.pop("tokenizer")  # type: ignore[typeddict-item]
@@ -171,12 +169,12 @@ class TrainerBase:
         check_given_data(self)
         check_eval_data(self)
         check_fp16(args)
-        self._end_construction(meter)
+        self._end_construction()
 
     def _begin_construction(self) -> None:
         "Check the class before the constructor begins; defined by Learner."
 
-    def _end_construction(self, meter: MemoryMeter | None) -> None:
+    def _end_construction(self) -> None:
         "Add the parts of higher chapters; defined by Learner."
 
     # -- the micro-batch

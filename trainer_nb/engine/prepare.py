@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 from ..args.fields import settings_table
-from ..args.parallel import accelerator_option
 from ..core.errors import InvalidOperation, warn
 from ..core.seeding import SEED_PREPARE, GeneratorSeeds, enable_determinism, seeded_generators
 from ..data.collate import is_identical
@@ -242,11 +241,8 @@ def prepare_data(learner: TrainerBase):
         if run.data.former_samplers.get(name, sampler) is sampler: continue
         for given in [n for n in run.data.seed_givers if n.startswith(f"{name}.")]: del run.data.seed_givers[given]
     world = run.device.world
-    dispatches = accelerator_option(run.args, "dispatch_batches") and not world.is_single_process
     seeds = GeneratorSeeds(dict(run.generator_seeds or {}), run.data.seed_givers)
-    run.loader = ResumableLoader(
-        loader, run.args.order_seed, world.rank_shard, world.scatter_object if dispatches else None, seeds
-    )
+    run.loader = ResumableLoader(loader, run.args.order_seed, world.rank_shard, seeds)
     # a generator without a seed has another one in each process, and all need the same order
     seeds.recorded.update(world.broadcast_object(seeds.recorded))
     run.generator_seeds = seeds.recorded or None

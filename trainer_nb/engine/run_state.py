@@ -24,7 +24,6 @@ from ..core.callbacks import CallbackHandler, TrainerCallback, TrainerControl, T
 from ..core.errors import calling_place
 from ..core.history import History
 from ..core.interrupts import InterruptGuard
-from ..core.memory import MemoryMeter
 from ..core.records import Record
 from ..data.collate import comparable_copy, is_identical
 from ..data.loader import MicroBatch, ResumableLoader
@@ -345,7 +344,6 @@ class RunState:
     # -- the record of the run
     history: History = rebuilt_field(History)                      # only grows; a snapshot contains its length
     reports: Reports = group_field(Reports)
-    memory_meter: MemoryMeter | None = rebuilt_field()             # memory use of the verbs, if requested
     identity: str = rebuilt_field(lambda: uuid.uuid4().hex)        # of the learner: its own snapshots contain all attributes
 
     # -- parts from higher chapters, and the processes of the run

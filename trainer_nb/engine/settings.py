@@ -17,7 +17,7 @@ import torch
 from ..args.training_args import resolve_args
 from ..args.fields import settings_table, to_builtin
 from ..args.validation import settings_hints
-from ..core.callbacks import LoggerCallback, set_log_level
+from ..core.callbacks import set_log_level
 from ..core.errors import is_out_of_memory, release_last_traceback, release_traceback_memory, suggest_names
 from ..core.errors import warn
 from ..data.sampling import split_global_batch
@@ -171,14 +171,6 @@ def _repatch(learner: TrainerBase, value):
     if learner.run_state.device is not None:
         apply_patches(learner)
 
-def apply_log_level(learner: TrainerBase, value):
-    "Set the loggers' level and add a callback that logs, if needed."
-    set_log_level(learner.args)
-    callbacks = learner.run_state.callbacks
-    has_logger = any(isinstance(c, LoggerCallback) for c in callbacks.callbacks)
-    if value != "passive" and learner.args.should_log and not has_logger:
-        callbacks.add_callback(LoggerCallback())
-
 # by the settings that have one, the function that applies a change
 _APPLY: dict[str, Callable[[TrainerBase, Any], None]] = {
     name: apply
@@ -190,7 +182,7 @@ _APPLY: dict[str, Callable[[TrainerBase, Any], None]] = {
          " dataloader_multiprocessing_context dataloader_persistent_workers", _rebuild_loader),
         ("weight_decay", _set_weight_decay),
         ("logging_steps eval_steps eval_strategy save_steps", _set_intervals),
-        ("log_level", apply_log_level),
+        ("log_level", lambda learner, value: set_log_level(learner.args)),
         ("activation_checkpointing activation_checkpointing_kwargs neftune_noise_alpha debug", _repatch),
     )
     for name in names.split()

@@ -16,7 +16,6 @@ import torch
 
 from ..core.callbacks import TrainerCallback, fire_event
 from ..core.errors import short_repr
-from ..core.memory import memory_metrics
 from ..core.seeding import preserve_generators
 from ..data.collate import map_tensors
 from ..data.sampling import Cursor
@@ -356,7 +355,6 @@ def train_metrics(run: RunState) -> dict[str, float]:
         **speed_metrics("train", run.counters.seconds, run.counters.samples, run.state.global_step),
         "total_flos": run.state.total_flos,
         "train_loss": run_mean_loss(run),
-        **memory_metrics(run, "train"),
         **token_metrics(run),
         **token_speed_metrics(run),
     }

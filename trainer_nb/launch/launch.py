@@ -49,11 +49,6 @@ def resolve_num_processes(
             f" torchrun --nproc-per-node 2 does. {advice} starts two from this one."
         )
     if args.auto_find_batch_size: raise ValueError(AUTO_BATCH_SIZE_ERROR)
-    if not args.skip_memory_metrics:
-        raise ValueError(
-            "skip_memory_metrics=False measures the process that makes the learner, and launch() trains in others;"
-            " leave it out."
-        )
     n = num_gpus if num_processes is None else num_processes
     if not is_int(n):
         raise TypeError(f"num_processes={n!r} is not a whole number; give one from 1 on.")

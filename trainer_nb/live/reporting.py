@@ -16,7 +16,7 @@ import torch
 from ..args.fields import TRANSFORMERS_TRACKERS, settings_table
 from ..args.training_args import TrainingArguments
 from ..args.validation import is_variable_set
-from ..core.callbacks import LoggerCallback, TrainerCallback, TrainerControl, TrainerState, set_log_level
+from ..core.callbacks import TrainerCallback, TrainerControl, TrainerState
 from ..core.errors import warn
 from ..core.history import History
 from ..engine.overrides import TrainerBase
@@ -304,13 +304,3 @@ def warn_unused_fields(args: TrainingArguments, names: list[str], callbacks: Ite
         )
         return
 
-def make_logging_callbacks(
-    args: TrainingArguments,
-    callbacks: Iterable[TrainerCallback],  # those that the learner has
-) -> list[TrainerCallback]:
-    "Return the callbacks that `report_to` and `log_level` request, and set the levels of the loggers."
-    set_log_level(args)
-    made: list[TrainerCallback] = [*make_report_callbacks(args, callbacks)]
-    if args.log_level != "passive" and args.should_log:
-        made.append(LoggerCallback())
-    return made

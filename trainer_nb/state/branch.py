@@ -73,9 +73,7 @@ NOT_IN_BRANCH = {
     **dict.fromkeys(("adam_beta1", "adam_beta2", "adam_epsilon"), _IN_GROUPS),
     **dict.fromkeys(settings_table("parts")["schedule"], _TAKEN_OVER),
     "hub_revision": "is in the repository of the origin; hub_model_id='owner/name' gives the branch one of its own",
-    **dict.fromkeys(
-        ("report_to", "skip_memory_metrics", "enable_jit_checkpoint", "generation_config", "eval_on_start"), _MADE_ONCE
-    ),
+    **dict.fromkeys(("report_to", "enable_jit_checkpoint", "generation_config", "eval_on_start"), _MADE_ONCE),
 }
 
 # %% ../../nbs/07_state/15_branch.ipynb #a2e10002

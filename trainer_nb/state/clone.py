@@ -280,7 +280,6 @@ def clone_learner(
             guard=None if run.parts.guard is None else type(run.parts.guard)(),
             saver=None if run.parts.saver is None else type(run.parts.saver)(),
         ),
-        memory_meter=None if run.memory_meter is None else type(run.memory_meter)(),
         learner=weakref.ref(new),
         reports=Reports(set(run.reports.reported)),
         callbacks_begun=run.callbacks_begun,
