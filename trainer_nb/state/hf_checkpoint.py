@@ -19,7 +19,6 @@ import torch
 
 from ..args.validation import TRAINER_FILE, read_trainer_args
 from ..core.callbacks import TrainerControl, TrainerState, exported_state
-from ..core.errors import warn
 from ..core.history import History
 from ..core.log_file import to_plain_data
 from ..core.seeding import SEED_FORWARD, mix_seed, preserve_generators
@@ -51,11 +50,6 @@ def trainer_layout_info(learner: TrainerBase) -> dict:
         exported = exported_state(c)
         if exported is not None:
             held.setdefault(type(c).__name__, []).append(copy.deepcopy(exported))
-    if any(c.__module__.partition(".")[0] == "grokadamw" for c in type(learner.optimizer).__mro__):
-        warn(
-            "transformers' Trainer does not restore the state of GrokAdamW from any checkpoint: a run that it resumes"
-            " from this one continues with an empty state. learn.load_checkpoint() restores all of it."
-        )
     return {
         "by_rule": by_rule,
         "callbacks": {k: v[0] if len(v) == 1 else v for k, v in held.items()},

@@ -131,15 +131,12 @@ def assess_curve(
     stopped: bool,  # whether the search stopped because of the loss
 ) -> CurveAssessment:
     "Assess a curve: whether the rules apply, and any problem with it."
-    start = float(rates[0])
-    end = float(rates[-1])
     first = float(losses[0])
-    lower = f"learn.lr_find(start={format_tick(start / 100)}) begins lower"
-    def less_noise(span: str) -> str:
-        return (
-            f"more steps (num_steps={3 * num_steps}), a {span}, or a larger batch (gradient_accumulation_steps=) can show a"
-            " fall that is there, and learn.watch() whether the layers learn at all"
-        )
+    lower = f"learn.lr_find(start={format_tick(float(rates[0]) / 100)}) begins lower"
+    less_noise = (
+        f"{lower}, more steps (num_steps={3 * num_steps}) or a larger batch (gradient_accumulation_steps=) can show a fall"
+        " that is there, and learn.watch() whether the layers learn at all"
+    )
     if not math.isfinite(first):
         words = (
             f"The very first loss is {first}, and no update had been made yet: this is not about the rate. Look at the"
@@ -157,38 +154,18 @@ def assess_curve(
     low = int(np.argmin(read))
     # a fall of at most this size is due to chance
     chance = max(CONFIDENCE * by_batch * mean_noise_factor(part.start + 1), MIN_RELATIVE_FALL * abs(before))
-    considerable = max(CONFIDENCE * by_batch, 0.1 * (first - read[low]), MIN_RELATIVE_FALL * abs(first))
-    has_fallen = bool(before - read[low] > chance)
-    if first - before > considerable:
-        further = "so the search began too high and the better rates may lie below it:"
-        if not has_fallen: further = "and no further: the search began too high;"
-        words = f"The loss fell from the very first rate on, {further} {lower}."
-        return CurveAssessment(has_fallen, words, "the search began too high")
-    if not has_fallen:
-        if read[0] > first + 2 * by_batch:
-            words = f"The loss rose from the very first rate on: {lower}."
-            return CurveAssessment(False, words, "rose from the first rate on")
-        span = "lower start="
-        if stopped:
-            course = "did not fall by more than it varies from batch to batch before it diverged"
-        elif read.max() - read[0] > chance:
-            course = "only rose, and never fell by more than it varies from batch to batch, as with a model that is trained"
-        else:
-            course = f"hardly changed between {format_tick(start)} and {format_tick(end)}, no more than from batch to batch"
-            span = "higher end="
-        words = f"The loss {course}, so a rate read from the curve would come from noise; {less_noise(span)}."
+    if not before - read[low] > chance:
+        words = (
+            f"The loss did not fall by more than it varies from batch to batch{', and diverged' if stopped else ''}, so a"
+            f" rate read from the curve would come from noise; {less_noise}."
+        )
         return CurveAssessment(False, words, "noise: the loss did not fall")
-    tail = len(losses) - num_steps // 10
-    falls_at_end = low >= len(read) - 3 and not stopped
-    if falls_at_end and np.median(losses[tail:]) < np.median(losses[2 * tail - len(losses) : tail]):
-        words = f"The loss was still falling at the end: learn.lr_find(end={format_tick(end * 100)}) goes further."
-        return CurveAssessment(True, words, "still falling at the end")
     # consecutive steps, up to the lowest, below the beginning by more than chance
     steps = low - next((i for i in range(low, -1, -1) if read[i] >= before - chance), -1)
     if steps < num_steps / 10:
         words = (
             f"The loss fell for a short time only: in {steps} of {num_steps} steps the smoothed loss lay lower"
-            f" than chance explains, so the rates of the rules come mostly from noise; {less_noise('higher start=')}."
+            f" than chance explains, so the rates of the rules come mostly from noise; {less_noise}."
         )
         return CurveAssessment(True, words, "mostly noise: the fall is short")
     return CurveAssessment(True, "")
