@@ -657,7 +657,7 @@ class DiagnosticsMixin(TrainerBase):
     @exclusive
     def watch(self,
               every: int = 10,   # steps between two measurements
-              # these, "weight", and functions of (module, inputs, output) or (parameter, gradient)
+              # these, "weight", and functions of (module, inputs, output)
               what: str | Callable | Iterable[str | Callable] = ("output", "gradient", "update", "histogram"),
               layers: str | Iterable[str] | None = None   # names, prefixes of names, or patterns with *; None: all
              ):

@@ -280,7 +280,7 @@ def test_tools_leave_no_trace(like):
     same(like, learn)
 
 
-def norm_of(parameter, gradient): return gradient.norm()
+def norm_of(module, inputs, output): return output.norm()
 
 
 def test_frozen_and_an_optimizer_of_ones_own():

@@ -289,7 +289,7 @@ FAULTS = {
         ({"optimizers": lambda model: torch.optim.Adam([{"params": model[0].parameters(), "lr": 0.0}, {"params": model[2].parameters()}])}, {}),
     ],
     "data that are loaded in time": [({"data": Items(lambda i: (time.sleep(0.02), (X[i], Y[i]))[1]), "max_steps": 1000}, {"data": Items(lambda i: (X[i], Y[i])), "max_steps": 1000})],
-    "inputs that differ": [({"data": Items(lambda i: (X[0], Y[i]))}, {"data": Items(lambda i: (X[i], Y[i]))})],
+    "dimensions in their order": [({"model": net(lambda n, x: whole(n, x.view(len(x), 2, 4).reshape(-1, 4, 2).flatten(1)))}, {"model": net(lambda n, x: whole(n, x.view(len(x), 2, 4).transpose(1, 2).flatten(1)))})],
     "evaluation samples that are not trained": [
         ({"eval_dataset": pairs(X[250:350], Y[250:350])}, {}),
         ({"data": columns(range(200)), "eval_dataset": {"a": columns(range(200, 260)), "b": columns(range(180, 240))}, "model": net(whole)}, {"data": columns(range(200)), "eval_dataset": {"a": columns(range(200, 260)), "train": columns(range(60))}, "model": net(whole)}),
@@ -305,7 +305,7 @@ FAULTS = {
         ({"eval_dataset": Items(noisy)}, {"data": Items(noisy)}),
         ({"eval_dataset": {"test": Items(noisy_numpy)}}, {"data": Items(noisy_numpy), "eval_dataset": {"test": TEST}}),
     ],
-    "outputs that depend on inputs": [({"model": net(lambda n, x: whole(n, 0 * x))}, {"model": net(whole)})],
+    "outputs that depend on inputs": [({"model": net(lambda n, x: whole(n, 0 * x))}, {"model": net(whole)}), ({"data": Items(lambda i: (X[0], Y[i]))}, {"data": Items(lambda i: (X[i], Y[i]))})],
     "samples that do not see each other": [
         ({"model": net(across)}, {"model": net(along)}), ({"model": net(whole, without_statistics)}, {"model": net(whole)}),
     ],

@@ -164,17 +164,27 @@ def clipping_leaves_gradients(seen: Evidence) -> tuple[str, str] | None:
     if line := cure_of_sum(seen): return f"{what}; the loss of a batch is {SUM}", line
     return what, f"max_grad_norm={norm:.1g}"
 
-@check("a best model by its metric", "the worst model counts as the best, since the name does not end in 'loss'",
+@check("a best model by its metric", "the worst model counts as the best, or the rate falls while the model gets better",
        "greater_is_better=False", severity="error")
-def best_model_by_metric(seen: Evidence) -> str | None:
-    name = seen.learner.args.metric_for_best_model or ""
-    if not seen.learner.args.greater_is_better or not sounds_lower_better(name): return None
+def best_model_by_metric(seen: Evidence) -> str | tuple[str, str] | None:
+    args, given = seen.learner.args, seen.learner.run_state.lr_scheduler
+    name = args.metric_for_best_model or "loss"
+    is_low = sounds_lower_better(name)
+    if isinstance(given, torch.optim.lr_scheduler.ReduceLROnPlateau) and (given.mode == "min") != is_low:
+        what = f"the schedule waits for a {given.mode} of metric_for_best_model={name!r}, by its mode={given.mode!r}"
+        return what, f"learn.args.lr_scheduler_kwargs = {{**learn.args.lr_scheduler_kwargs, 'mode': {'min' if is_low else 'max'!r}}}"
+    if not args.greater_is_better or not is_low: return None
     return f"the lower metric_for_best_model={name!r} is, the better, by its name, and greater_is_better is True"
 
 @check("batches for batch norms", "mean and variance of so few samples are noise, also with gradient accumulation",
        "use larger micro-batches, or GroupNorm")
-def batches_for_batch_norms(seen: Evidence) -> str | None:
+def batches_for_batch_norms(seen: Evidence) -> str | tuple[str, str] | None:
     norms = [m for m in batch_norms(seen.learner.model).values() if m.training]
+    fast = [m.momentum for m in norms if m.track_running_stats and (m.momentum or 0) > 0.5]
+    if fast:
+        change = "m.__dict__.update(momentum=1 - m.momentum) if getattr(m, 'track_running_stats', False) else None"
+        what = f"the running statistics of {len(fast)} batch norms are nearly those of the last batch: momentum={fast[0]:g}"
+        return what, f"learn.model.apply(lambda m: {change})"
     n = infer_batch_size(seen.batch)
     # with 4 samples the error is higher by 3.7 points, with 2 by 11 (Wu and He, "Group Normalization", 2018); who
     # accumulates has more samples in mind
@@ -228,7 +238,7 @@ def data_are_loaded_in_time(seen: Evidence) -> tuple[str, str] | None:
        "a model that cannot fit one batch has a fault: labels that do not belong to their inputs, a loss of other"
        " tensors, a graph that is cut, or targets far from 0",
        "learn.show_batch(), learn.inspect(), and a look at the loss function")
-def one_batch_can_be_learned(seen: Evidence) -> str | None:
+def one_batch_can_be_learned(seen: Evidence) -> str | tuple[str, str] | None:
     first = seen.first_step.loss
     if Step(seen.learner).is_override: raise Unavailable("training_step is overridden, and may train others as well")
     if not math.isfinite(first) or abs(first) < 1e-3: raise Unavailable("the first loss is 0 or not finite")
@@ -237,10 +247,11 @@ def one_batch_can_be_learned(seen: Evidence) -> str | None:
         losses = fit_one_batch(seen, rate)
         if len(losses) < 10: raise Unavailable("steps take too long to try")
         if min(losses[-5:]) < losses[0] - 0.03 * abs(losses[0]): return None
-    return (
-        f"{len(losses)} updates on one batch moved its loss from {format_value(losses[0])} to"
-        f" {format_value(losses[-1])}"
-    )
+    what = f"{len(losses)} updates on one batch moved its loss from {format_value(losses[0])} to {format_value(losses[-1])}"
+    n = infer_batch_size(seen.batch) or 0
+    # similarities of normalized vectors are at most 1, so a softmax over a batch of them stays nearly even
+    if n < 4 or not math.isclose(losses[0], math.log(n), rel_tol=0.03): return what
+    return f"{what}, as of {n} equal scores", "divide similarities of samples by a temperature, such as 0.07"
 
 @contextmanager
 def without_dropout(model: nn.Module) -> Iterator[None]:

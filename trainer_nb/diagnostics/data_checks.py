@@ -258,14 +258,6 @@ def columns_vary(seen: Evidence) -> tuple[str, str] | None:
         f"look at column {constant[0]} of the data set"
     )
 
-@check("inputs that differ", "there is nothing to learn from",
-       "look at what the data set returns for different indexes", severity="error")
-def inputs_differ(seen: Evidence) -> str | None:
-    inputs = seen.training_samples.inputs
-    if not all(inputs): raise Unavailable("the inputs cannot be compared")
-    if len(set(inputs)) > 1 or len(inputs) < 8: return None
-    return f"all of {len(inputs):,} samples have the same input"
-
 # %% ../../nbs/08_diagnostics/08_data_checks.ipynb #8667fa41
 def input_digests(samples: Samples) -> list[str]:
     "Return the digest of the input of each sample. Raise Unavailable where inputs repeat by chance."

@@ -34,8 +34,9 @@ class Calls(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         name = getattr(func, "__name__", "")
         names = ("input", "weight", "padding_idx") if name == "embedding" else ("input", "p", "training")
-        self.found.append((name, dict(zip(names, args)) | (kwargs or {})))
-        return func(*args, **(kwargs or {}))
+        out = func(*args, **(kwargs or {}))
+        self.found.append((name, dict(zip(names, args)) | (kwargs or {}) | {"shape": getattr(out, "shape", ())}))
+        return out
 
 @check("dropout that ends with training", "the evaluation measures another, weaker model each time",
        "pass training=self.training, or use nn.Dropout")
@@ -45,6 +46,17 @@ def dropout_ends_with_training(seen: Evidence) -> str | None:
     names = sorted({name for name, o in calls.found if "dropout" in name and o.get("training", o.get("train")) is True})
     if not names: return None
     return f"in evaluation mode, {names[0]} still drops values out, and two calls return different outputs"
+
+@check("dimensions in their order", "it does not transpose: rows and columns are filled anew in the order of memory, and mixed",
+       "x.transpose(1, 2), or x.permute(...)", severity="error")
+def dimensions_in_their_order(seen: Evidence) -> str | None:
+    with Calls() as calls: seen.predict(seen.outputs.batch)
+    for name, given in calls.found:
+        if name not in ("view", "reshape") or not given["input"].is_contiguous(): continue
+        before, after = ([n for n in shape if n > 1] for shape in (given["input"].shape, given["shape"]))
+        if before != after and sorted(before) == sorted(after):
+            return f"forward calls {name}() to make {tuple(given['shape'])} of {tuple(given['input'].shape)}"
+    return None
 
 @check("layers that are made one by one",
        "they share their weights, so the model is smaller than it looks: [layer] * n makes one layer, not n",

@@ -18,7 +18,6 @@ from ..args.training_args import TrainingArguments
 from ..core.callbacks import TrainerCallback, TrainerControl, TrainerState
 from ..core.errors import suggest_names
 from ..core.history import History
-from ..device.sharding import full_tensor
 from ..device.strategy import module_class, require_gradients
 from .layers import group_names, named_layers, own_parameters
 from .tensor_stats import BINS, Begun, begin_output, begin_stats, compute_histograms
@@ -40,11 +39,10 @@ DEFAULT_QUANTITIES = ("output", "gradient", "update", "histogram")
 
 def split_quantities(
     what: Iterable[str | Callable],  # names, and functions
-) -> tuple[list[str], dict[str, Callable], dict[str, Callable]]:
-    "Split `what` into names, output functions and parameter functions; raise ValueError for an unknown name."
+) -> tuple[list[str], dict[str, Callable]]:
+    "Split `what` into names and functions by name; raise ValueError for an unknown name."
     names: list[str] = []
     of_outputs: dict[str, Callable] = {}
-    of_parameters: dict[str, Callable] = {}
     for w in what:
         if not callable(w):
             if w not in (*WATCH_COLUMNS, "histogram"):
@@ -55,15 +53,15 @@ def split_quantities(
             names.append(w)
             continue
         name, n = getattr(w, "__name__", "own"), len(inspect.signature(w).parameters)
-        if name in of_outputs | of_parameters:
+        if name in of_outputs:
             raise ValueError(f"Two functions to watch are called {name}; give each a name of its own with def.")
-        if n not in (2, 3):
+        if n != 3:
             raise ValueError(
-                f"{name} takes {n} arguments; a function to watch takes (module, inputs, output), or (parameter,"
-                " gradient)."
+                f"{name} takes {n} arguments; a function to watch takes (module, inputs, output), and a callback's"
+                " on_pre_optimizer_step sees the gradients."
             )
-        (of_outputs if n == 3 else of_parameters)[name] = w
-    return names, of_outputs, of_parameters
+        of_outputs[name] = w
+    return names, of_outputs
 
 def select_layers(
     model: torch.nn.Module,
@@ -106,12 +104,10 @@ class LayerSampler:
         layers: Mapping[str, torch.nn.Module],  # by name
         names: Sequence[str],  # as in WATCH_COLUMNS
         of_outputs: Mapping[str, Callable],  # functions of (module, inputs, output), by name
-        of_parameters: Mapping[str, Callable],  # functions of (parameter, gradient), by name
     ):
         self.layers = layers
         self.names = names
         self.of_outputs = of_outputs
-        self.of_parameters = of_parameters
         self.params = [(i, p) for i, own in enumerate(own_parameters(layers).values()) for _, p in own]
         self.hooks = []
         self.outputs = {}
@@ -138,8 +134,7 @@ class LayerSampler:
 
     def remove_hooks(self):
         "Remove the hooks."
-        for h in self.hooks:
-            h.remove()
+        for h in self.hooks: h.remove()
         self.hooks = []
 
     def before_update(self):
@@ -153,13 +148,6 @@ class LayerSampler:
             self.of_params("gradient", [(i, begin_stats(p.grad)) for i, p in with_grad])
         if "update" in self.names and with_grad:
             self.before = with_grad, torch._foreach_mul([p.detach() for _, p in with_grad], 1.0)
-        for name, function in self.of_parameters.items():
-            rows = []
-            for i, p in with_grad:
-                value = to_scalar_tensor(function(full_tensor(p.detach()), full_tensor(p.grad)), p.device, name)
-                # as a tensor with one entry
-                rows.append((i, Begun(1, value, torch.zeros_like(value), value.abs())))
-            self.of_params(name, rows)
 
     def after_update(self):
         "Measure how far the weights have moved."
@@ -219,8 +207,7 @@ def watch_values(sampled: LayerSampler) -> tuple[list[str], torch.Tensor | None]
         found, weight = sampled.found.get(what, unknown), sampled.found.get("weight", unknown)
         if what == "update": found = torch.cat([found[:, :1], found[:, :1] / weight[:, :1]], 1)
         parts.append(found)
-    parts += [sampled.found.get(name, unknown)[:, 1:2] for name in sampled.of_parameters]
-    return [*columns, *sampled.of_parameters], torch.cat(parts, 1) if parts else None
+    return columns, torch.cat(parts, 1) if parts else None
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #572e6697
 # names of quantities, and functions
@@ -255,19 +242,16 @@ class Watch(TrainerCallback):
         self.sampled.add_hooks(lambda: run.verb.phase in ("step", "debug"))
 
     def on_substep_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
-        if self.sampled is not None:
-            self.sampled.remove_hooks()
+        if self.sampled is not None: self.sampled.remove_hooks()
 
     def on_pre_optimizer_step(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
         if self.sampled is None: return
         self.sampled.remove_hooks()
-        with torch.no_grad():
-            self.sampled.before_update()
+        with torch.no_grad(): self.sampled.before_update()
 
     def on_optimizer_step(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
         if self.sampled is None: return
-        with torch.no_grad():
-            self.sampled.after_update()
+        with torch.no_grad(): self.sampled.after_update()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, learner: TrainerBase, **kwargs
@@ -290,15 +274,14 @@ class Watch(TrainerCallback):
 
     def forget(self):
         "Discard the measurements of a step that has begun."
-        if self.sampled is not None:
-            self.sampled.remove_hooks()
+        if self.sampled is not None: self.sampled.remove_hooks()
         self.sampled = None
 
     def __repr__(self):
-        names, outputs, parameters = self.quantities
+        names, outputs = self.quantities
         return (
             f"Watching {len(self.layers)} layers every {self.every} steps:"
-            f" {', '.join([*names, *outputs, *parameters])}. learn.watched shows it, learn.unwatch() ends it."
+            f" {', '.join([*names, *outputs])}. learn.watched shows it, learn.unwatch() ends it."
         )
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #e9f4371b
@@ -380,14 +363,13 @@ class WatchReport(PanelDisplay):
     "Show the measurements of layers per step; later training does not change them."
     def __init__(self, history: History):
         self.tables = read_watch_tables(history)
-        self._names = watched_names(history)
         # types of the layers, by name
         headers = [header for header in history.readings.tables if "types" in header]
         self.types = {name: kind for header in headers for name, kind in zip(header["layers"], header["types"])}
 
     def names(self) -> list[str]:
         "Return the names of the measured numbers."
-        return list(self._names)
+        return [*dict.fromkeys(column for o in self.of_kind("watch") for column in o.columns)]
 
     def of_kind(self, kind: str) -> list[WatchTable]: return [o for o in self.tables if o.kind == kind]
 
