@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from conftest import ROOT
-from trainer_nb.display.svg import PALETTE
+from trainer_nb.display.svg import DASHES, PALETTE, run_colors, series_color, series_dash
 
 # G. Machado, M. Oliveira, L. Fernandes, "A Physiologically-based Model for Simulation of Color Vision Deficiency" (2009), severity 1, on linear RGB
 SEEN = {"all three": np.eye(3),
@@ -31,6 +31,15 @@ def page_palettes():
     text = (ROOT/"trainer_nb/static/07_colors.js").read_text("utf-8")
     def found(name): return re.findall(r"#[0-9a-f]{6}", re.search(rf"\b{name}(?:: | = )\[([^\]]*)\]", text)[1])
     return {name: found(name) + found("MANY") for name in ("light", "dark")}
+
+
+def test_more_runs_than_colours():
+    "Each further twenty have a pattern, here and in the page, and keep it in other charts."
+    ids = [f"run {i}" for i in range(60)]
+    colors = run_colors(["", *ids])[1:]
+    assert len({(series_color(o), series_dash(o)) for o in colors}) == 60 and len({series_color(o) for o in colors}) == 20
+    assert run_colors(["", *ids[50:]])[1:] == colors[50:]
+    assert f"const DASHES = {[[int(o) for o in dash.split()] for dash in DASHES]};" in (ROOT/"trainer_nb/static/07_colors.js").read_text("utf-8")
 
 
 @pytest.mark.parametrize("name,paper", [("light", 1.0), ("dark", 0.01), ("pictures", None)])

@@ -91,21 +91,13 @@ def test_zoom_and_back(opened):
     assert (page.ticks(), page.ticks(1)) == before
 
 
-def test_panels_with_one_range_share_their_axes(opened):
-    "Also in a zoom, and where a legend's line is switched off; an axis of a part does not begin at zero."
-    def panel(name, top): return Panel(name, [LineSeries(STEPS[:20], np.linspace(1, top, 20), name), LineSeries(STEPS[:20], np.linspace(1, 2, 20), "low"), LineSeries(STEPS[:10], np.ones(10), "main", style="dashed")], x_span=(50.0, 1000.0), y_span=(1.0, 90.0))
-    page = opened(exported("light", bundle(panel("a", 90), panel("b", 9))))
-    def values(n): return [o for o in page.ticks(n) if o != "step"]
-    assert values(0) == values(1)
-    assert "800" in values(0) and values(0).count("0") == 1      # of the vertical axis
-    before = values(0)
-    page.drag(0.1, 0.3)
-    assert values(0) == values(1) != before
-    page.plot().dblclick(position={"x": 300, "y": 60})
-    page.tab.get_by_role("button", name="a", exact=True).click()
-    assert values(0) == values(1) != before
-    swatch = page.tab.get_by_role("button", name="main").locator("i").evaluate("o => getComputedStyle(o).borderTopStyle")
-    assert swatch == "dashed"
+def test_the_run_that_is_pointed_at(opened):
+    "Its values stand beside the pointer as they are given, and the others step back; a pattern tells runs of one colour apart."
+    lines = [LineSeries(x, [0, 1], name, color, words=[("lr", name), ("acc", "0.9")]) for x, name, color in (([0.0, 0.0], "a", 2), ([1.0, 1.0], "b", 24))]
+    page = opened(exported("light", bundle(Panel("p", [*lines, Marker(0.0, "1e-3", 0), Marker(1.0, "0.1", 0)], x="", rows=["lr", "acc"], x_span=(0.0, 1.0)))))
+    looks = lambda: page.tab.evaluate("[...document.querySelectorAll('[data-of]')].map(o => [o.dataset.of, o.style.opacity, o.getAttribute('stroke-dasharray')])")
+    assert looks() == [["a", "", ""], ["b", "", "7 3"]] and page.plot().locator("text").all_text_contents() == ["lr", "acc", "1e-3", "0.1"]
+    assert page.point(0.965, y=100).split("\n") == ["b", "lr", "b", "acc", "0.9"] and [o[1] for o in looks()] == ["0.12", ""]
 
 
 def test_no_line_crosses_the_label_of_another_moment(opened):
@@ -223,7 +215,7 @@ def test_a_chart_in_an_exported_page(opened):
 def test_the_picture_is_small():
     noise = np.random.default_rng(0).normal(size=100_000)
     huge = Panel("a", [LineSeries(np.arange(100_000), noise, f"line {i}") for i in range(30)])
-    assert len(picture_html([huge])) < MAX_PICTURE_CHARS and len(packed_script()) < 13_500
+    assert len(picture_html([huge])) < MAX_PICTURE_CHARS and len(packed_script()) < 14_000
     rows = [f"layer {i}" for i in range(60)]
     assert len(picture_html([Panel("b", [Heatmap(np.arange(1000), rows, np.abs(noise[:60_000]).reshape(60, 1000), log=True)])])) < MAX_PICTURE_CHARS
     data = re.search(r"base64,([^\"]+)\">", picture_html([loss_panel()]))[1]

@@ -150,7 +150,11 @@ def test_the_table(tmp_path):
     assert runs(tmp_path).table()[0]["eval_loss"] == pytest.approx(0.28)          # lower is better
     for wrong in (lambda: table.label("nobody", note="x"), lambda: runs(tmp_path, result="f1"), lambda: runs(tmp_path, metrics=["f1"]), lambda: table.group("colour"), lambda: table.scatter("no")):
         with pytest.raises(ValueError): wrong()
-    assert len(table.scatter("learning_rate").panels()[0].things) == 6 and len(table.parallel().panels()[0].rows) == 3
+    assert len(table.scatter("learning_rate").panels()[0].things) == 6
+    for by in ("seeds", None):                                                     # a chart says what the table says, without the deviation
+        panel, cells = table.group(by).parallel().panels()[0], table.model.row_cells(table.model.rows[0])
+        assert dict(panel.things[0].words) == {name: cells[name][1].split(" ±")[0] for name in panel.rows} and len(panel.rows) == 3
+    assert {mark.word for mark in panel.things if hasattr(mark, "word") and mark.y == 0} == {"0.001", "0.01"}
     for change in (dict(end=False), dict(seed=2), dict(end=False)):                # one that has not ended, one whose seed has been, one with NaN
         last = write(tmp_path, "late", accuracy=0.9, **{"learning_rate": 1e-2, "seed": 7} | change)
     last.append(51, 5.1, 1e-3, 8, 5.1, math.nan, 1.0)
@@ -220,6 +224,8 @@ def test_the_page_of_many_runs(page):  # noqa: F811
         assert names() == found and len(shown()) == len(found), words
     page.tab.locator(".tnb-runs tbody tr").nth(1).hover()
     assert page.js("view.marked") == "r2"
+    page.js("document.dispatchEvent(new CustomEvent('tnb-run', { detail: 'run r1' }))")   # a picture on the page points at it
+    assert page.js("view.marked") == "r1" and page.tab.locator(".tnb-marked .tnb-run-name").inner_text() == "run r1"
     page.feed({"kind": "news", "version": 1, "table": a_table()})
     assert len(shown()) == 3
     page.tab.get_by_label("Group", exact=True).select_option("seeds")

@@ -333,9 +333,8 @@ def _describe_correction(skipped: int, factor: float, **about: Any) -> str:
     return f"the batch{'es' if skipped > 1 else ''} of {skipped} step{'s' if skipped > 1 else ''} left out"
 
 def _describe_changes(changes: dict[str, Any]) -> list[str]:
-    "Return settings as a user would type them, floats with six digits."
-    # as it was typed, if that is short
-    return [f"{name}={value if len(str(value)) <= 8 else format_setting(value)}" for name, value in changes.items()]
+    "Return settings as the tables show them."
+    return [f"{name}={format_setting(value)}" for name, value in changes.items()]
 
 # description of an entry from its data, by kind
 ACT_FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {

@@ -87,8 +87,9 @@ class PanelDisplay:
 
     def bundle(self) -> dict[str, Any]:
         "Return all representations of the panels by MIME type."
-        # the titles, for readers who do not see the image
-        alt = ", ".join(panel.title for panel in self.panels() if panel.title) or "chart"
+        # the titles, or else the text, for readers who do not see the image
+        titles = [panel.title for panel in self.panels() if panel.title]
+        alt = ", ".join(titles) or "; ".join(line.strip() for line in self.panel_lines())
         return {
             "text/html": picture_html(self.panels(), self.columns, alt),
             SVG_MIME: self.svg(),

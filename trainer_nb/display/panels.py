@@ -96,6 +96,8 @@ class LineSeries(NamedTuple):
     name: str = ""
     color: int = 0
     style: str = "line"   # or "faint", "dashed", "points"
+    # of a run that is pointed at: pairs of a name and a value as text
+    words: Sequence[tuple[str, str]] = ()
 
 class Histogram(NamedTuple):
     "Describe a histogram."
@@ -138,9 +140,13 @@ class Panel:
     note: str = ""
     # names of the values 0, 1, 2, ... of the y axis, from top to bottom
     rows: list[str] = field(default_factory=list)
-    # ranges of the axes, for panels that are compared with each other; None: the range of the values
+    # range of the axis, for panels that are compared with each other; None: the range of the values
     x_span: tuple[float, float] | None = None
-    y_span: tuple[float, float] | None = None
+
+    @property
+    def is_parallel(self) -> bool:
+        "Return True if each row is an axis of its own, with words at its ends."
+        return bool(self.rows) and not self.x
 
     def of(self, kind: type[E]) -> list[E]:
         "Return the elements of one type."
@@ -237,7 +243,7 @@ def panel_height(
     least: int,  # pixels
 ) -> int:
     "Return the height in pixels that the rows of the panels need, at least `least`."
-    rows = max((len(panel.row_names()) for panel in panels), default=0)
+    rows = max((len(panel.row_names()) * (3 if panel.is_parallel else 1) for panel in panels), default=0)
     return max(least, min(80 + ROW_HEIGHT * rows, MAX_PANEL_HEIGHT))
 
 # %% ../../nbs/00_display/01_panels.ipynb #f742fb9f

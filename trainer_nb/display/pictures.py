@@ -49,6 +49,7 @@ def panel_fields(panel: Panel) -> dict[str, Any]:
         # the values of single steps are a backdrop
         digits = 3 if line.style == "faint" else 4
         values = {"y": compact_values(line.y, digits), "name": line.name, "color": line.color, "style": line.style}
+        if line.words: values["words"] = list(line.words)
         return line_positions(np.asarray(line.x, float)) | values
     def heatmap_fields(heat: Heatmap) -> dict[str, Any]:
         _, low, high = color_values(heat)
@@ -71,8 +72,6 @@ def panel_fields(panel: Panel) -> dict[str, Any]:
         "xlog": bool(panel.xlog),
         "ylog": bool(panel.ylog),
         "xspan": panel.x_span and [float(end) for end in panel.x_span],
-        # panels with one scale show the same range of values, also in a zoom
-        "scale": str(panel.y_span or ""),
         "rows": list(panel.rows),
         "labels": short_row_names(panel.row_names()),
         "lines": [line_fields(line) for line in panel.of(LineSeries)],
@@ -126,14 +125,6 @@ def thin_panels(
     # of a panel with rows, each row has its points
     return [panel if panel.rows else replace(panel, things=[thin(o) for o in panel.things]) for panel in panels]
 
-def image_html(svg: str, alt: str) -> str:
-    "Return an SVG document as an <img> element."
-    data = b64encode(svg.encode()).decode()
-    return (
-        f'<img data-trainer-nb-image alt="{escape_html(alt)}" style="max-width:100%"'
-        f' src="data:image/svg+xml;base64,{data}">'
-    )
-
 def picture_html(
     panels: Sequence[Panel],
     columns: int = 2,  # maximum number of panels side by side
@@ -145,7 +136,8 @@ def picture_html(
     images = []
     for points in POINT_LIMITS:
         thinned = thin_panels(panels, points)
-        image = image_html(render_svg(thinned, columns, live), alt)
+        source = f"data:image/svg+xml;base64,{b64encode(render_svg(thinned, columns, live).encode()).decode()}"
+        image = f'<img data-trainer-nb-image alt="{escape_html(alt)}" style="max-width:100%" src="{source}">'
         tall = panel_height(panels, PANEL_HEIGHT) - 40
         fields = {"live": live, "columns": columns, "height": 168 if live else 210, "tall": tall}
         data = embedded_json(fields | {"panels": [panel_fields(panel) for panel in thinned]})

@@ -81,14 +81,9 @@ def encode_png(
     head = struct.pack(
         ">IIBBBBB", a.shape[1], a.shape[0], 8, 0 if a.ndim == 2 else 2 if a.shape[2] == 3 else 6, 0, 0, 0
     )
-    rows = a.reshape(len(a), -1)
-    rows = np.concatenate([np.zeros((len(rows), 1), np.uint8), rows], axis=1)
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", head)
-        + chunk(b"IDAT", zlib.compress(rows.tobytes()))
-        + chunk(b"IEND", b"")
-    )
+    rows = np.concatenate([np.zeros((len(a), 1), np.uint8), a.reshape(len(a), -1)], axis=1)
+    chunks = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows.tobytes())) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunks
 
 # %% ../../nbs/00_display/02_svg.ipynb #71de135d
 def image_tag(
@@ -219,36 +214,30 @@ VIRIDIS = np.array([
     (68, 1, 84), (71, 45, 123), (59, 82, 139), (44, 114, 142), (33, 144, 140), (39, 173, 129), (92, 200, 99),
     (170, 220, 50), (253, 231, 37)], float)
 
-# number of colours for the runs beside a main run, which has the first one; the second is that of evaluations
-OTHER_COLORS = 20
-# colours of the runs that have been drawn beside another one, by id
+# patterns of lines, for each repetition of the colours: there are more runs than colours that can be told apart
+DASHES = ("", "7 3", "2 3", "9 3 2 3")
+# colours, with their patterns, of the runs beside a main run, which has the first one; the second is that of evaluations
+OTHER_COLORS = [color for color in range(len(PALETTE) * len(DASHES)) if color % len(PALETTE) > 1]
+# those of the runs that have been drawn beside another one, by id
 _RUN_COLORS: dict[str, int] = {}
 
 def run_colors(
     run_ids: list[str],  # of one chart, the main run first
 ) -> list[int]:
-    "Return a colour for each run of a chart; beside a main run, a run has the same colour in every chart."
+    "Return a colour for each run of a chart; beside a main run, a run has the same colour and pattern in every chart."
     colors = [0]
     for run_id in run_ids[1:]:
-        color = _RUN_COLORS.setdefault(run_id, len(_RUN_COLORS) % OTHER_COLORS)
-        free = [c for c in range(OTHER_COLORS) if c + 2 not in colors]
-        # another run of this chart has it, in a process with many runs
-        if free and color not in free:
-            color = free[0]
-        colors.append(color + 2)
+        color = _RUN_COLORS.setdefault(run_id, OTHER_COLORS[len(_RUN_COLORS) % len(OTHER_COLORS)])
+        free = [c for c in OTHER_COLORS if c not in colors]
+        # another run of this chart may have it, in a process with many runs
+        colors.append(color if color in free or not free else free[0])
     return colors[:len(run_ids)]
-
-def pair_colors(one: str, other: str) -> list[int]:
-    "Return the colours of two runs, of which neither is the main one: each the same as beside a main run."
-    first = _RUN_COLORS.get(one)
-    if first is None: return run_colors([one, other])
-    if other not in _RUN_COLORS: return [first + 2, 0]
-    colors = run_colors([one, other])
-    return colors if first + 2 == colors[1] else [first + 2, colors[1]]
 
 def series_color(color: int | None) -> str:
     "Return the colour of an element as a hex string."
     return TEXT_COLOR if color is None else PALETTE[color % len(PALETTE)]
+
+def series_dash(color: int | None) -> str: return DASHES[(color or 0) // len(PALETTE) % len(DASHES)]
 
 def apply_colormap(
     values: ArrayLike,  # of any shape; nan is unknown
@@ -316,6 +305,7 @@ def draw_line(line: LineSeries, x: AxisScale, y: AxisScale) -> str:
         elif parts[-1]:
             parts.append([])
     style = dict(fill="none", stroke=series_color(line.color), stroke_linejoin="round", **LINE_STYLES[line.style])
+    if dash := series_dash(line.color): style["stroke_dasharray"] = dash
     return "".join(svg_element("polyline", points=" ".join(part), **style) for part in parts if part)
 
 def draw_histogram(bars: Histogram, x: AxisScale, y: AxisScale) -> str:
@@ -340,12 +330,9 @@ def text_width(text: str, size: float) -> float:
 MAX_LABEL_ROWS = 4
 LABEL_ROW_HEIGHT = 13
 
-def label_rows(
-    marks: Sequence[Marker], x: AxisScale,
-    most: int = MAX_LABEL_ROWS,  # number of lines
-) -> list[int | None]:
+def label_rows(marks: Sequence[Marker], x: AxisScale) -> list[int | None]:
     "Return a line for the label of each moment so that labels do not overlap; None where all lines are taken."
-    taken: list[list[tuple[float, float]]] = [[] for _ in range(most)]
+    taken: list[list[tuple[float, float]]] = [[] for _ in range(MAX_LABEL_ROWS)]
     # a moment without a word is a line alone
     rows: list[int | None] = [0 if mark.word else None for mark in marks]
     pixels = [float(x([mark.x])[0]) for mark in marks]
@@ -366,6 +353,7 @@ def draw_marker(
     mark: Marker, x: AxisScale, y: AxisScale,
     row: int | None,  # line of the label of a moment; None: no label, for lack of room
     above: float = 0,  # height of the space for labels above the axes
+    is_parallel: bool = False,  # the row is an axis of its own
 ) -> str:
     "Draw a moment as a vertical line that begins beside its label, or a point as a circle, with its label."
     px = float(x([mark.x])[0])
@@ -381,13 +369,17 @@ def draw_marker(
         if row is None: return line
         return line + svg_text(px - 4 if right else px + 4, top + 11, mark.word, anchor, 10.5, color)
     py = float(y([mark.y])[0])
+    if is_parallel:
+        # the words of the ends stand beside the axis, where no line passes
+        anchor, across, below = {0.0: ("end", -14, 10), 1.0: ("start", 9, 3.5)}.get(mark.x, ("middle", 0, -7))
+        return svg_text(px + across, py + below, mark.word, anchor, 10.5, color)
     circle = svg_element("circle", cx=f"{px:.1f}", cy=f"{py:.1f}", r=4, fill="none", stroke=color, stroke_width=2)
     return circle + svg_text(px - 7 if right else px + 7, py - 6, mark.word, anchor, 10.5, color)
 
 # %% ../../nbs/00_display/02_svg.ipynb #cbd4835e
 # maximum number of columns of a heat map; of characters of a row name
 MAX_HEATMAP_COLUMNS = 240
-MAX_LABEL_CHARS = 26
+MAX_LABEL_CHARS = 28
 
 def reduce_columns(heat: Heatmap, most: int = MAX_HEATMAP_COLUMNS) -> Heatmap:
     "Average neighbouring columns so that at most `most` remain."
@@ -472,7 +464,7 @@ def panel_scales(panel: Panel, left: float, top: float, right: float, bottom: fl
     x_span = panel.x_span or axis_range(xs, panel.xlog)
     x = AxisScale(*x_span, left + 8 if panel.rows else left, right, panel.xlog)
     if panel.rows: return x, AxisScale(-0.5, len(panel.rows) - 0.5, top, bottom)
-    low, high = panel.y_span or axis_range(ys, panel.ylog)
+    low, high = axis_range(ys, panel.ylog)
     air = 0 if panel.ylog or bars else (high - low) * 0.04
     return x, AxisScale(low - air, high + air, bottom, top, panel.ylog)
 
@@ -485,7 +477,8 @@ def draw_axes(panel: Panel, x: AxisScale, y: AxisScale, top: float, bottom: floa
     out += [grid_line(x.a - 8, at, 0.15) for at in y(range(len(panel.rows)))]
     for at, value in zip([] if panel.rows or panel.of(Heatmap) else y(y.ticks), y.ticks):
         out += [grid_line(x.a, at, 0.22), svg_text(x.a - 6, at + 3.5, format_axis(value), "end", 10.5)]
-    out += [svg_text(at, bottom + 15, format_axis(value), "middle", 10.5) for at, value in zip(x(x.ticks), x.ticks)]
+    ticks = [] if panel.is_parallel else x.ticks
+    out += [svg_text(at, bottom + 15, format_axis(value), "middle", 10.5) for at, value in zip(x(ticks), ticks)]
     out.append(svg_text(x.b, bottom + 29, panel.x, "end", 10.5))
     out.append(svg_text(x.a, bottom + 29, panel.note, size=10.5, font_weight="600"))
     out.append(svg_text(x.a - 6, top - 8, panel.y, "end", 10.5))
@@ -493,7 +486,7 @@ def draw_axes(panel: Panel, x: AxisScale, y: AxisScale, top: float, bottom: floa
 
 def draw_legend(panel: Panel, right: float) -> str:
     "Draw the names of the elements in their colours, right-aligned; what does not fit beside the title, below it."
-    names = panel.named() if len(panel.named()) > 1 else []
+    names = panel.named() if 1 < len(panel.named()) <= 24 and not panel.is_parallel else []
     def width(o: LineSeries | Histogram) -> float: return text_width(o.name, 11) + 10
     # the first line ends at the title, the second at the edge of the panel; names beyond that are left out
     lines: list[list[LineSeries | Histogram]] = [[], []]
@@ -527,12 +520,15 @@ def draw_panel(
     names = short_row_names(panel.row_names()) if named else []
     left = max(text_width(name, 10) for name in names) + 14 if names else 54 if named else 10
     right = width - (60 if heats else 14)
+    if panel.is_parallel:
+        words = [(mark.x, text_width(mark.word, 10.5) + 14) for mark in panel.of(Marker)]
+        left = max([left, *(size for at, size in words if at == 0)])
+        right = width - max([14, *(size for at, size in words if at == 1)])
     top = 34
     bottom = height - 34
     marks = panel.of(Marker)
     x, y = panel_scales(panel, left, top, right, bottom)
-    # a low panel keeps room for its curves
-    rows = label_rows(marks, x, MAX_LABEL_ROWS if height >= PANEL_HEIGHT else 2)
+    rows = label_rows(marks, x)
     # above the axes, where no curve passes
     lines = [row for mark, row in zip(marks, rows) if mark.y is None and row is not None]
     above = LABEL_ROW_HEIGHT * (max(lines, default=-1) + 1)
@@ -542,11 +538,12 @@ def draw_panel(
     # only every n-th name if space is short
     size = (bottom - top) / max(len(names), 1)
     shown = [*enumerate(names)][::max(1, math.ceil(11 / size))]
-    things = [svg_text(left - 6, top + (i + 0.5) * size + 3.5, name, "end", 10) for i, name in shown]
+    lift = 3 if panel.is_parallel else -3.5
+    things = [svg_text(left - 6, top + (i + 0.5) * size - lift, name, "end", 10) for i, name in shown]
     things += [draw_heatmap(heat, left, top, right, bottom) for heat in heats]
     things += [draw_histogram(o, x, y) for o in panel.of(Histogram)]
     things += [draw_line(o, x, y) for o in panel.of(LineSeries)]
-    things += [draw_marker(mark, x, y, row, above) for mark, row in zip(marks, rows, strict=True)]
+    things += [draw_marker(mark, x, y, row, above, panel.is_parallel) for mark, row in zip(marks, rows, strict=True)]
     head = svg_text(0, 17, panel.title, size=13, font_weight="600") + (draw_legend(panel, right) if legend else "")
     return svg_element(
         "g", head + draw_axes(panel, x, y, top, bottom) + "".join(things), transform=f"translate({left_at},{top_at})"
@@ -572,6 +569,7 @@ def render_svg(
     "Return an SVG document with the panels side by side."
     columns = max(1, min(columns, len(panels)))
     width = columns * (PANEL_WIDTH + PANEL_GAP) - PANEL_GAP
+    if any(panel.is_parallel for panel in panels): width = max(width, 660)
     top = 0
     inside = ""
     for row in picture_rows(panels, columns, live):

@@ -53,7 +53,7 @@ def format_setting(
     if value.is_integer() and abs(value) < 1e15: return str(int(value))
     size = abs(value)
     shown = f"{value:.6g}"
-    if size < 1e-4 or size >= 1e15 or (size < 1e-3 and len(shown) > 8): return format_exponent(value, 4)
+    if size < 1e-4 or size >= 1e15 or (size < 1e-2 and len(shown) > 8): return format_exponent(value, 4)
     return str(int(float(shown))) if "e" in shown else shown
 
 # %% ../../nbs/00_display/00_tables.ipynb #8912f2f6

@@ -405,23 +405,16 @@ def branch_event(history: History, run: str) -> int | None:
     "Return the index of the event with which a branch began; None without one."
     return next((i for i, e in enumerate(history.events) if e["kind"] == "branch" and e["data"].get("into") == run), None)
 
-def branch_start(
-    history: History,
-    histories: list[History],  # of the chart
-) -> int:
-    "Return the step at which a branch leaves a run of the same chart; 0 for any other run."
-    if history.parent not in [other.run_id for other in histories]: return 0
-    index = branch_event(history, history.run_id)
-    return 0 if index is None else history.events[index]["step"]
-
 def run_curves(
     histories: list[History],
     labels: list[str],  # of the histories
     steps: tuple[float, float] = ALL_STEPS,  # the first and the last step to draw
 ) -> list[RunCurve]:
     "Return the runs of a chart in their colours; a branch begins where it leaves a run of the same chart."
-    colors = run_colors([history.run_id for history in histories])
-    return [
-        RunCurve(history, label, color, (max(steps[0], branch_start(history, histories)), steps[1]))
-        for history, label, color in zip(histories, labels, colors)
-    ]
+    ids = [history.run_id for history in histories]
+    curves = []
+    for history, label, color in zip(histories, labels, run_colors(ids)):
+        index = branch_event(history, history.run_id) if history.parent in ids else None
+        start = 0 if index is None else history.events[index]["step"]
+        curves.append(RunCurve(history, label, color, (max(steps[0], start), steps[1])))
+    return curves

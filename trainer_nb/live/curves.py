@@ -238,12 +238,6 @@ def history_panel(
     title = format_value(title, MAX_NAME_CHARS)
     return Panel(f"{title} (log)" if is_log else title, lines, x="minutes" if x == "time" else x, ylog=is_log)
 
-def share_x_axis(panels: list[Panel]):
-    "Give all panels with lines the same horizontal range."
-    drawn = [panel for panel in panels if panel.of(LineSeries)]
-    span = axis_range([line.x for panel in drawn for line in panel.of(LineSeries)])
-    for panel in drawn: panel.x_span = span
-
 def watched_panel(run: RunCurve, name: str) -> Panel | None:
     "Return the heat map of a quantity that was watched in the layers; None without data in the steps to draw."
     panel = heatmap_panel(WatchReport(run.history), name)
@@ -325,7 +319,9 @@ def plot_histories(
     chosen = log_names if log_names or log is False else None
     found = [history_panel(name, runs, x, smooth, chosen) for name in names]
     panels = [panel for panel in found if panel is not None]
-    if steps is not None: share_x_axis(panels)
+    if steps is not None:
+        span = axis_range([line.x for panel in panels for line in panel.of(LineSeries)])
+        for panel in panels: panel.x_span = span if panel.of(LineSeries) else None
     if not panels:
         newest = max((int(history.column("step").max()) for history in histories if len(history)), default=0)
         if not newest: return Chart([], ["There is nothing to draw yet: the run has done no step."])

@@ -52,9 +52,7 @@ class LogSource:
         Ignore a file that cannot be read now, and keep the message of a damaged one; either may be readable later."""
         try:
             self.damage = ""
-            self.read()
-        except OSError:
-            pass
+            with contextlib.suppress(OSError): self.read()
         except ValueError as error:
             self.damage = format_value(str(error), 300)
 

@@ -132,14 +132,12 @@ def is_lower_better(name: str, runs: Sequence[RunSummary]) -> bool:
         if greater is not None and name.removeprefix("eval_") == metric: return not greater
     return sounds_lower_better(name)
 
-def natural_key(name: str) -> list:
-    "Return a key that sorts layer_2 before layer_10."
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
-
 def metric_names(runs: Sequence[RunSummary]) -> list[str]:
     "Return the metrics of runs: those of evaluations first."
     names = dict.fromkeys(name for run in runs for name in run.results)
-    return sorted(names, key=lambda name: (name == "loss", not name.startswith("eval_"), natural_key(name)))
+    # layer_2 before layer_10
+    def numbers(name: str) -> list: return [int(o) if o.isdigit() else o for o in re.split(r"(\d+)", name)]
+    return sorted(names, key=lambda name: (name == "loss", not name.startswith("eval_"), numbers(name)))
 
 def default_result(runs: Sequence[RunSummary]) -> str:
     "Return the metric by which runs are compared, unless another is chosen: the one that chose their best models."
@@ -176,11 +174,10 @@ def labels_path(log: str | Path) -> Path: return Path(log).with_suffix(".json")
 
 def read_labels(log: str | Path) -> dict[str, Any]:
     "Return what a user has written about a run; empty if that is nothing, or cannot be read."
-    try:
+    with contextlib.suppress(OSError, ValueError):
         labels = json.loads(labels_path(log).read_text("utf-8"))
-        return labels if isinstance(labels, dict) else {}
-    except (OSError, ValueError):
-        return {}
+        if isinstance(labels, dict): return labels
+    return {}
 
 def write_labels(summary: RunSummary, labels: dict[str, Any]):
     "Keep labels, beside the log if there is one, with those that stand there; empty ones are removed."
@@ -193,10 +190,6 @@ def write_labels(summary: RunSummary, labels: dict[str, Any]):
     new.replace(labels_path(summary.path))
 
 # %% ../../nbs/10_live/17_run_index.ipynb #fb08711c
-def cache_folder() -> Path:
-    "Return the folder of the user for files that can be made again."
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainer_nb"
-
 # logs in the database; those that were stored first make room for new ones
 MAX_STORED = 5000
 
@@ -214,7 +207,7 @@ class RunIndex:
         self.opened = 0
         # without the database, every kernel reads every log once
         with contextlib.suppress(OSError, sqlite3.Error):
-            folder = cache_folder() if folder is None else folder
+            folder = folder or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainer_nb"
             folder.mkdir(parents=True, exist_ok=True)
             self.database = sqlite3.connect(folder / "trainer_nb-3.sqlite", timeout=2.0, check_same_thread=False)
             columns = "path text primary key, key text, summary text, blocks blob"
@@ -287,8 +280,8 @@ class RunIndex:
         if self.database is None or not rows: return
         with contextlib.suppress(sqlite3.Error), self.database:
             self.database.executemany("insert or replace into logs values (?, ?, ?, ?)", rows)
-            newest = "select rowid from logs order by rowid desc limit ?"
-            self.database.execute(f"delete from logs where rowid not in ({newest})", (MAX_STORED,))
+            delete = "delete from logs where rowid not in (select rowid from logs order by rowid desc limit ?)"
+            self.database.execute(delete, (MAX_STORED,))
 
 # %% ../../nbs/10_live/17_run_index.ipynb #9487be0f
 class RunRow:

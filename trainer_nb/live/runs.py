@@ -18,7 +18,7 @@ from ..core.history import History
 from ..core.log_file import find_log
 from ..display.charts import Chart
 from ..display.panels import LineSeries, Marker, Panel, suits_log_axis
-from ..display.svg import run_colors, series_color
+from ..display.svg import DASHES, run_colors, series_color, series_dash
 from ..display.tables import Table, escape_html, format_duration, format_setting, format_value, is_number
 from .background import display_status
 from .curves import as_history, learner_name, run_label
@@ -33,10 +33,15 @@ MAX_RUN_METRICS = 12   # that are sent at first; a page asks for others when it 
 MAX_DRAWN_RUNS = 20    # as many as there are colours; the others are shown when their eyes are opened
 SCAN_SECONDS = 2.0
 
+# before the name of a run: unbroken, or as its pattern
+SIGNS = dict(zip(DASHES, "●╍┅┉"))
+
 class NameCell(str):
-    "Show the name of a run behind its colour."
-    color = ""
-    def _repr_html_(self): return f'<span style="color:{self.color}">●</span> {escape_html(self, 60)}'
+    "Show the name of a run behind its colour and pattern."
+    color = 0
+    def _repr_html_(self):
+        sign = f'<span style="color:{series_color(self.color)}">{SIGNS[series_dash(self.color)]}</span>'
+        return f"{sign} {escape_html(self, 60)}"
 
 class RunsModel(ViewModel):
     "Assemble the messages about a folder of runs."
@@ -171,6 +176,12 @@ class RunsModel(ViewModel):
         yield from super().plain_parts() if self.curves else [("title", self.label), ("status", self.status())]
         yield "table", self.table_message()
 
+    def value(self, row: RunRow, name: str) -> tuple[Any, str]:
+        "Return the best value of a metric, or a setting, of a row, and how it is shown in the table and in charts."
+        best = row.best(name, is_lower_better(name, self.runs))
+        value, shown = (best[0], format_value) if best else (row.setting(name), format_setting)
+        return value, "" if value is None else shown(value)
+
     def row_cells(self, row: RunRow) -> dict[str, tuple[Any, str]]:
         "Return the cells of a row: its values, and how they are shown."
         name, lower = self.chosen
@@ -180,9 +191,7 @@ class RunsModel(ViewModel):
         base = self.baseline.best(name, lower) if self.baseline not in (None, row) else None
         if mean is not None and base is not None: text += f" ({mean - base[0]:+.3g})"
         cells = {name: (mean, text), "at step": (step, "" if step is None else f"{step:,}")}
-        for setting in self.differing:
-            value = row.setting(setting)
-            cells[setting] = (value, "" if value is None else format_setting(value))
+        cells |= {setting: self.value(row, setting) for setting in self.differing}
         step, total = max((run.step, run.total or 0) for run in row.runs)
         seconds = sum(run.seconds for run in row.runs)
         cells["steps"] = (step, f"{step:,}" + (f" / {total:,}" if total and total != step else ""))
@@ -224,7 +233,7 @@ class RunsModel(ViewModel):
         rows = []
         for row, curve in list(zip(self.rows, self.curves))[:most]:
             name = NameCell(format_value(row.name, 60))
-            name.color = series_color(curve.color)
+            name.color = curve.color
             rows.append({"run": name, "state": row.state} | {k: text for k, (_, text) in self.row_cells(row).items()})
         filled = {column for row in rows for column, text in row.items() if text}
         return [{column: text for column, text in row.items() if column in filled} for row in rows]
@@ -238,8 +247,7 @@ class RunsModel(ViewModel):
     def find(self, run: str) -> RunSummary:
         "Return the run of a name, or of the beginning of an id. Raise ValueError for one that is not there."
         found = [row.runs[0] for row in self.rows if run == row.name and len(row.runs) == 1]
-        found = found or [o for o in self.runs if run in (o.label, o.run)]
-        found = found or [o for o in self.runs if run and o.run.startswith(run)]
+        found = found or [o for o in self.runs if run and (run == o.label or o.run.startswith(run))]
         if len(found) == 1: return found[0]
         if found: raise ValueError(f"{len(found)} runs are called {run!r}; give the id of one, such as {found[0].run!r}.")
         raise ValueError(f"There is no run {run!r} in this table.{suggest_names(run, [o.label for o in self.runs])}")
@@ -333,14 +341,16 @@ class Runs:
         self.model.refresh_sources()
         return self
 
+    def shown(self, name: str) -> list[tuple[Any, str]]:
+        "Return a setting, or the best value of a metric, of each row as it is now, and how the table shows it."
+        self.model.refresh_sources()
+        names = [*metric_names(self.model.runs), *(k for run in self.model.runs for k in run.settings), *default_settings()]
+        if name in names: return [self.model.value(row, name) for row in self.model.rows]
+        raise ValueError(f"{name!r} is neither a setting nor a metric of these runs.{suggest_names(name, names)}")
+
     def values(self, name: str) -> list[Any]:
         "Return a setting, or the best value of a metric, of each row."
-        if name in metric_names(self.model.runs):
-            best = [row.best(name, is_lower_better(name, self.model.runs)) for row in self.model.rows]
-            return [o and o[0] for o in best]
-        known = dict.fromkeys([*(k for run in self.model.runs for k in run.settings), *default_settings()])
-        if name in known: return [row.setting(name) for row in self.model.rows]
-        raise ValueError(f"{name!r} is neither a setting nor a metric of these runs.{suggest_names(name, known)}")
+        return [value for value, _ in self.shown(name)]
 
     def scatter(
         self,
@@ -349,13 +359,16 @@ class Runs:
     ) -> Chart:
         "Return a chart with a point for each row. Raise ValueError for values that are no numbers."
         y = y or self.model.chosen[0]
-        pairs = [*zip(self.values(x), self.values(y), self.model.rows, self.model.curves)]
-        pairs = [pair for pair in pairs if None not in pair[:2]]
-        if odd := [value for pair in pairs for value in pair[:2] if not is_number(value)]:
-            raise ValueError(f"{format_setting(odd[0])} is no number; parallel({x!r}, {y!r}) draws words, too.")
+        pairs = [*zip(self.shown(x), self.shown(y), self.model.rows, self.model.curves)]
+        pairs = [pair for pair in pairs if None not in (pair[0][0], pair[1][0])]
+        if odd := [text for pair in pairs for value, text in pair[:2] if not is_number(value)]:
+            raise ValueError(f"{odd[0]} is no number; parallel({x!r}, {y!r}) draws words, too.")
         if not pairs: return Chart([], [f"No run has both {x} and {y}."])
-        lines = [LineSeries([a], [b], row.name, curve.color, "points") for a, b, row, curve in pairs]
-        xlog, ylog = (suits_log_axis([[p[i] for p in pairs]]) for i in (0, 1))
+        lines = [
+            LineSeries([a], [b], row.name, curve.color, "points", [(x, first), (y, second)])
+            for (a, first), (b, second), row, curve in pairs
+        ]
+        xlog, ylog = (suits_log_axis([[p[i][0] for p in pairs]]) for i in (0, 1))
         return Chart([Panel(f"{y} by {x}", lines, x=x, xlog=xlog, ylog=ylog)], columns=1)
 
     def parallel(
@@ -364,27 +377,34 @@ class Runs:
     ) -> Chart:
         "Return a chart with a line for each row through its settings and its result: parallel coordinates."
         shown = list(names) or [*self.model.differing, self.model.chosen[0]]
-        axes = [axis_places(self.values(name)) for name in shown]
+        cells = [self.shown(name) for name in shown]
+        axes = [axis_places(one) for one in cells]
         ends = [Marker(at, word, i) for i, (words, _) in enumerate(axes) for word, at in words]
         lines = [
-            LineSeries([places[i] for _, places in axes], list(range(len(shown))), row.name, curve.color)
+            LineSeries(
+                [places[i] for _, places in axes], list(range(len(shown))), row.name, curve.color,
+                words=[(name, texts[i][1]) for name, texts in zip(shown, cells)],
+            )
             for i, (row, curve) in enumerate(zip(self.model.rows, self.model.curves))
         ]
-        return Chart([Panel("From the lowest to the highest value", lines + ends, x="", rows=shown)], columns=1)
+        title = "From the lowest to the highest value"
+        return Chart([Panel(title, lines + ends, x="", rows=shown, x_span=(0.0, 1.0))], columns=1)
 
-def axis_places(values: list[Any]) -> tuple[list[tuple[str, float]], list[float]]:
+def axis_places(
+    cells: list[tuple[Any, str]],  # values, with None for a missing one, and how they are shown
+) -> tuple[list[tuple[str, float]], list[float]]:
     "Return the words along an axis with their places, and the places of values, from 0 to 1; nan for a missing one."
-    known = [value for value in values if value is not None]
-    if known and all(map(is_number, known)):
-        low, high = min(known), max(known)
-        to = np.log10 if suits_log_axis([known]) else float
+    known = [(value, text) for value, text in cells if value is not None]
+    if known and all(is_number(value) for value, _ in known):
+        (low, first), (high, last) = min(known), max(known)
+        to = np.log10 if low > 0 and suits_log_axis([[value for value, _ in known]]) else float
         span = to(high) - to(low) or 1
-        words = [format_value(o) if isinstance(o, float) else str(o) for o in (low, high)]
-        return [*zip(words, (0.0, 1.0))], [np.nan if value is None else float((to(value) - to(low)) / span) for value in values]
+        words = [(first, 0.0), (last, 1.0)][:1 if low == high else 2]
+        return words, [np.nan if value is None else float((to(value) - to(low)) / span) for value, _ in cells]
     # not numbers: in their order
-    names = sorted({format_setting(value) for value in known})
+    names = sorted({text for _, text in cells if text})
     last = max(len(names) - 1, 1)
-    places = [np.nan if value is None else names.index(format_setting(value)) / last for value in values]
+    places = [names.index(text) / last if text else np.nan for _, text in cells]
     return [(name, i / last) for i, name in enumerate(names)], places
 
 def runs(

@@ -12,6 +12,13 @@ const HUES = {
 };
 const VIRIDIS = [[68, 1, 84], [71, 45, 123], [59, 82, 139], [44, 114, 142], [33, 144, 140], [39, 173, 129], [92, 200, 99], [170, 220, 50], [253, 231, 37]];
 
+// Patterns of the lines of runs, for each repetition of the colours; and such a line in a table or legend, as a background.
+const DASHES = [[], [7, 3], [2, 3], [9, 3, 2, 3]];
+const dashOf = color => DASHES[Math.floor((color ?? 0) / HUES.light.length) % DASHES.length];
+function striped(color, dash, at = 0) {
+  return dash.length ? `repeating-linear-gradient(90deg, ${dash.map((o, i) => `${i % 2 ? "transparent" : color} ${at}px ${at += o}px`).join(", ")})` : color;
+}
+
 function viridis(share) {
   const at = Math.min(1, Math.max(0, share)) * (VIRIDIS.length - 1), low = Math.min(Math.floor(at), VIRIDIS.length - 2);
   return VIRIDIS[low].map((o, i) => Math.round(o + (VIRIDIS[low + 1][i] - o) * (at - low)));

@@ -107,30 +107,22 @@ class Run {
 // On a logarithmic axis it is the mean of the logarithms: a value that exceeds the others by orders of magnitude would be all that it shows.
 function centeredMean(rows, step, read, weight, log) {
   const value = log ? i => Math.log(read(i)) : read;
-  const y = new Float64Array(rows), sums = new Float64Array(rows), counts = new Float64Array(rows);
-  let known = 0, sum = 0, count = 0, last = NaN, distance = NaN, keep = 0;
-  const kept = steps => {   // successive distances are equal nearly always
-    if (steps !== distance) keep = weight ** (distance = steps);
-    return keep;
+  // The sums of the values up to each one, and their number, from the one end or from the other.
+  const summed = order => {
+    const sums = new Float64Array(rows), counts = new Float64Array(rows);
+    let sum = 0, count = 0, last = NaN, distance = NaN, keep = 0;
+    for (let k = 0; k < rows; k++) {
+      const i = order(k), one = value(i), here = step(i), steps = Math.abs(here - last);
+      if (steps !== distance) keep = weight ** (distance = steps);   // successive distances are equal nearly always
+      if (k) { sum *= keep; count *= keep; }
+      if (Number.isFinite(one)) { sum += one; count++; }
+      last = here;
+      sums[i] = sum;
+      counts[i] = count;
+    }
+    return [sums, counts];
   };
-  for (let i = 0; i < rows; i++) {
-    const one = value(i), here = step(i);
-    if (!Number.isNaN(last)) { const o = kept(Math.abs(here - last)); sum *= o; count *= o; }
-    if (Number.isFinite(one)) { sum += one; count++; known++; }
-    last = here;
-    sums[i] = sum;
-    counts[i] = count;
-  }
-  const after = new Float64Array(rows), countsAfter = new Float64Array(rows);   // with the value itself
-  sum = count = 0;
-  for (let i = rows - 1; i >= 0; i--) {
-    const one = value(i), here = step(i);
-    if (i < rows - 1) { const o = kept(Math.abs(last - here)); sum *= o; count *= o; }
-    if (Number.isFinite(one)) { sum += one; count++; }
-    last = here;
-    after[i] = sum;
-    countsAfter[i] = count;
-  }
+  const [sums, counts] = summed(k => k), [after, countsAfter] = summed(k => rows - 1 - k), y = new Float64Array(rows);
   let at = 0, end = 0;
   while (at < rows && !Number.isFinite(value(at))) at++;
   for (let i = 0; i < rows; i++) {
@@ -143,5 +135,5 @@ function centeredMean(rows, step, read, weight, log) {
     }
     y[i] = log ? Math.exp(total / share) : total / share;
   }
-  return { y, count: known };
+  return { y };
 }

@@ -82,7 +82,9 @@ class Chart extends Card {
   // Draw a curve faintly if another one is pointed at.
   behind(pen, run, draw) {
     this.faint = this.view.marked && run.id !== this.view.marked ? 0.2 : 1;
+    pen.setLineDash(dashOf(run.place && run.place + 1));
     draw();
+    pen.setLineDash([]);
     pen.globalAlpha = 1;
   }
 
@@ -204,7 +206,11 @@ class Chart extends Card {
     pen.globalAlpha = this.faint;
     pen.lineJoin = "round";
     this.path(pen, run, first, end, i => y[i]);
-    if (end - first <= this.area.width / 16) for (let i = first; i < end; i++) this.spot(pen, run, i, y[i]);   // few enough to be distinguished
+    if (end - first <= this.area.width / 16) for (let i = first; i < end; i++) {   // few enough to be distinguished
+      pen.beginPath();
+      pen.arc(this.x.at(run.get(i, this.axis.column)), this.y.at(y[i]), run.place ? 2 : 2.6, 0, 7);
+      pen.fill();
+    }
   }
 
   // A line through blocks: at most four points for each column of pixels, the ones that shape it.
@@ -226,12 +232,6 @@ class Chart extends Card {
     }
     if (thin) flush();
     pen.stroke();
-  }
-
-  spot(pen, run, i, value) {
-    pen.beginPath();
-    pen.arc(this.x.at(run.get(i, this.axis.column)), this.y.at(value), run.place ? 2 : 2.6, 0, 7);
-    pen.fill();
   }
 
   left(pen, runs) {
@@ -260,6 +260,7 @@ class Chart extends Card {
     pen.stroke();
     pen.globalAlpha = this.faint;
     this.points += points.length;
+    pen.setLineDash([]);
     const inside = points.filter(([x]) => x >= this.x.low && x <= this.x.high);
     if (inside.length > this.area.width / 7) return;   // closer than that, marks would hide the line
     for (const [x, value] of inside) {
@@ -278,7 +279,7 @@ class Chart extends Card {
     const found = [], { column } = this.axis, several = this.view.shown().length > 1;
     if (this.quantity) for (const run of this.view.shown()) {
       const i = run.nearest(column, x);
-      if (i < 0 || this.far(run, i, x)) continue;
+      if (i < 0 || Math.abs(this.x.at(run.get(i, column)) - this.x.at(x)) > Math.max(12, this.area.width / 30)) continue;
       const { y } = run.curve(this.column + MEAN, this.weight, this.log), mean = run.get(i, this.column + MEAN);
       if (Number.isNaN(mean) && Number.isNaN(y[i])) continue;
       const low = run.get(i, this.column + LOW), high = run.get(i, this.column + HIGH);
@@ -294,8 +295,6 @@ class Chart extends Card {
     }
     return found;
   }
-
-  far(run, i, x) { return Math.abs(this.x.at(run.get(i, this.axis.column)) - this.x.at(x)) > Math.max(12, this.area.width / 30); }
 
   // The newest value beside the title, and the chart in words for those who do not see it.
   describe(runs, evaluations) {

@@ -1,25 +1,27 @@
 // The table of evaluations, the newest first, and the notices.
 
+// An empty table that scrolls: {scroll, head, body}.
+function tableBox(label) {
+  const scroll = make("div", "tnb-scroll", null, { tabindex: "0", role: "region", "aria-label": `table of ${label}` }), table = make("table", "tnb-table"), thead = make("thead"), head = make("tr"), body = make("tbody");
+  thead.append(head);
+  table.append(thead, body);
+  scroll.append(table);
+  return { scroll, head, body };
+}
+
 class Evaluations {
   constructor() {
     this.box = make("div", "tnb-card tnb-table-card", null, { role: "group", "aria-label": "evaluations" });
     const head = make("div", "tnb-card-head");
     this.note = make("span", "tnb-card-note");
     head.append(make("h4", "tnb-card-title", "Evaluations"), this.note);
-    this.scroll = make("div", "tnb-scroll", null, { tabindex: "0", role: "region", "aria-label": "table of evaluations" });
-    const table = make("table", "tnb-table");
-    this.columns = make("tr");
-    this.body = make("tbody");
-    const thead = make("thead");
-    thead.append(this.columns);
-    table.append(thead, this.body);
-    this.scroll.append(table);
+    Object.assign(this, tableBox("evaluations"));
     this.box.append(head, this.scroll);
     show(this.box, false);
   }
 
   update({ columns = [], rows = [], earlier = 0 }) {
-    this.cells(this.columns, "th", columns);
+    this.cells(this.head, "th", columns);
     while (this.body.children.length > rows.length) this.body.lastChild.remove();
     [...rows].reverse().forEach((row, i) => this.cells(this.body.children[i] || this.body.appendChild(make("tr")), "td", row));
     setText(this.note, earlier ? `${whole(earlier)} earlier ${earlier === 1 ? "one is" : "ones are"} not listed` : "");

@@ -12,13 +12,7 @@ class RunsTable {
     this.group = this.select("Group", value => this.ask("group", { name: value || null }));
     this.result = this.select("Result", value => this.ask("result", { name: value }));
     bar.append(this.search, this.group.label, this.result.label);
-    this.scroll = make("div", "tnb-scroll", null, { tabindex: "0", role: "region", "aria-label": "table of runs" });
-    const table = make("table", "tnb-table"), thead = make("thead");
-    this.head = make("tr");
-    this.body = make("tbody");
-    thead.append(this.head);
-    table.append(thead, this.body);
-    this.scroll.append(table);
+    Object.assign(this, tableBox("runs"));
     this.box.append(bar, this.scroll);
     this.body.addEventListener("pointerleave", () => this.view.highlight(null));
   }
@@ -80,19 +74,12 @@ class RunsTable {
     });
   }
 
-  sort(column) {
-    const same = this.order && this.order.column === column;
-    this.order = same && this.order.down ? null : { column, down: Boolean(same) };
-    this.refresh();
-  }
-
   refresh() {
     if (!this.table) return;
-    const rows = this.sorted().filter(row => this.matches(row)), left = new Set(this.rows.map(o => o.run));
-    for (const row of rows) left.delete(row.run);
-    this.view.leave(left);
+    const rows = this.sorted().filter(row => this.matches(row)), kept = new Set(rows.map(o => o.run)), left = new Set(this.rows.map(o => o.run).filter(o => !kept.has(o)));
+    this.view.left = left;
+    this.view.invalidate();
     this.heads(rows);
-    const kept = new Set(rows.map(o => o.run));
     for (const [id, node] of this.nodes) if (!kept.has(id)) { node.row.remove(); this.nodes.delete(id); }
     rows.forEach((row, i) => {
       if (!this.nodes.has(row.run)) this.nodes.set(row.run, this.build(row.run));
@@ -100,7 +87,6 @@ class RunsTable {
       this.fill(node, row);
       if (this.body.children[i] !== node.row) this.body.insertBefore(node.row, this.body.children[i] || null);
     });
-    this.colors();
   }
 
   heads(rows) {
@@ -113,7 +99,11 @@ class RunsTable {
     const first = make("th"), cells = titles.map((title, i) => {
       const cell = make("th"), button = make("button", "tnb-sort", title, { type: "button", title: `sort by ${title}` }), column = i - 2;
       if (this.order && this.order.column === column) { button.append(this.order.down ? " ↓" : " ↑"); cell.setAttribute("aria-sort", this.order.down ? "descending" : "ascending"); }
-      button.addEventListener("click", () => this.sort(column));
+      button.addEventListener("click", () => {
+        const same = this.order && this.order.column === column;
+        this.order = same && this.order.down ? null : { column, down: Boolean(same) };
+        this.refresh();
+      });
       cell.append(button);
       return cell;
     });
@@ -141,6 +131,7 @@ class RunsTable {
 
   fill(node, row) {
     setText(node.text, row.name);
+    node.swatch.style.setProperty("--c", this.view.colorOf(row.run));
     setAttribute(node.second, "title", row.about);
     setAttribute(node.eye, "aria-pressed", String(this.open(row.run)));
     setAttribute(node.eye, "aria-label", `${this.open(row.run) ? "hide" : "show"} ${row.name}`);
@@ -164,10 +155,6 @@ class RunsTable {
   edit(cell, row, title) {
     const text = prompt(`${title} of ${row.name}`, cell.textContent);
     if (text !== null) this.ask("label", { run: row.run, [title]: title === "tags" ? text.split(",").map(o => o.trim()).filter(Boolean) : text.trim() });
-  }
-
-  colors() {
-    for (const [id, { swatch }] of this.nodes) swatch.style.setProperty("--c", this.view.colorOf(id));
   }
 
   mark(id) {

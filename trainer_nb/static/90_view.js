@@ -141,11 +141,13 @@ class View {
       pair.append(this.table.box, side);
       this.body.insertBefore(pair, this.foot);
       this.root.setAttribute("data-runs", "");
+      this.heard = event => this.highlight(this.table.rows.find(o => o.name === event.detail)?.run ?? null, true);
+      document.addEventListener("tnb-run", this.heard);
     }
     this.table.update(table);
   }
 
-  colorOf(id) { const run = this.runs.get(id); return run ? this.theme.hue(run.place ? run.place + 1 : 0) : this.theme.muted; }
+  colorOf(id) { const run = this.runs.get(id), color = run && run.place ? run.place + 1 : 0; return run ? striped(this.theme.hue(color), dashOf(color)) : this.theme.muted; }
 
   setHidden(ids, hide) {
     for (const id of ids) if (hide) this.hidden.add("run:" + id); else this.hidden.delete("run:" + id);
@@ -153,16 +155,10 @@ class View {
     this.invalidate();
   }
 
-  // Runs that the filter of the table leaves out.
-  leave(ids) {
-    if (ids.size === this.left.size && [...ids].every(o => this.left.has(o))) return;
-    this.left = ids;
-    this.invalidate();
-  }
-
-  // The run that is pointed at, in the table or in a chart.
-  highlight(id) {
+  // The run that is pointed at, in the table, in a chart, or in a picture on the page, by its name.
+  highlight(id, heard = false) {
     if (this.table) this.table.mark(id);
+    if (this.table && !heard) document.dispatchEvent(new CustomEvent("tnb-run", { detail: this.table.rows.find(o => o.run === id)?.name }));
     if (id && !this.shown().some(o => o.id === id)) id = null;
     if (this.marked === id) return;
     this.marked = id;
@@ -320,7 +316,7 @@ class View {
   recolor() {
     if (!this.toolbar) return;
     this.legend();
-    if (this.table) this.table.colors();
+    if (this.table) this.table.refresh();
     this.invalidate();
   }
 
@@ -367,6 +363,7 @@ class View {
     this.theme.stop();
     for (const card of this.cards()) card.stop();
     this.root.removeEventListener("keydown", this.keys);
+    document.removeEventListener("tnb-run", this.heard);
     window.removeEventListener("keydown", this.saves, true);
     this.root.remove();
   }

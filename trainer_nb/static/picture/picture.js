@@ -35,6 +35,7 @@ function svg(parent, tag, attributes = {}, text = "") {
   return node;
 }
 
+const ticksOf = ({ low, high, log }, count) => (log ? logTicks : linearTicks)(low, high, count);
 function nearest(values, x) { return values.reduce((best, o) => o !== null && (best === null || Math.abs(o - x) < Math.abs(best - x)) ? o : best, null); }
 
 // A panel: its axes, and what is drawn between them.
@@ -43,11 +44,12 @@ class Plot {
     Object.assign(this, { picture, ...panel });
     // these share a zoom and a crosshair
     this.group = panel.x === "step" ? "step" : index;
-    // and these the range of their values
-    this.scale ||= index;
     this.cell = html(picture.box, "div", "cell");
     const head = html(this.cell, "div", "head");
     html(head, "b", "", this.title);
+    // each row is an axis of its own; of runs, the one that is pointed at is told
+    this.parallel = this.rows.length > 0 && !this.x;
+    this.runs = this.lines.some(o => o.words);
     let owner = "";
     for (const line of this.lines) {
       let at = 0;
@@ -66,15 +68,6 @@ class Plot {
 
   shown(things) { return things.filter(o => !this.picture.hidden.has(o.owner ?? o.name)); }
 
-  // The lines from back to front: of several runs the first lies above the others, evaluations above all, as in the live view.
-  layers() {
-    const lines = this.shown(this.lines);
-    if (!this.picture.live || lines.some(o => o.style === "faint")) return lines;
-    const owners = [...new Set(lines.map(o => o.owner))], marked = new Set(lines.filter(o => o.style === "points").map(o => o.owner));
-    const depth = ({ owner }) => (marked.has(owner) ? owners.length : 0) - owners.indexOf(owner);
-    return lines.sort((a, b) => depth(a) - depth(b));
-  }
-
   // All places on the horizontal axis.
   places() { return this.xspan ?? [...this.lines, ...this.heats].flatMap(o => o.x).concat(this.bars.flatMap(o => o.edges)); }
 
@@ -84,10 +77,9 @@ class Plot {
     return line.y.filter((o, i) => inside(line.x[i], i) && o !== null);
   }
 
-  // From where to where the values go, in all panels that were given the same range. Single steps far from everything else leave
-  // the picture, as in the live view.
+  // From where to where the values go. Single steps far from everything else leave the picture, as in the live view.
   heights() {
-    const lines = this.picture.plots.filter(o => o.scale === this.scale).flatMap(o => o.shown(o.lines)), values = faint => lines.filter(o => faint === (o.style === "faint")).flatMap(o => this.seen(o));
+    const lines = this.shown(this.lines), values = faint => lines.filter(o => faint === (o.style === "faint")).flatMap(o => this.seen(o));
     const faint = values(true).sort((a, b) => a - b), sure = values(false).concat(this.shown(this.bars).flatMap(o => [0, ...o.counts]));
     return new Extent(this.ylog, sure).around(faint, new Extent(this.ylog, faint)) ?? { low: this.ylog ? 0.1 : 0, high: 1, above: null, below: null };
   }
@@ -97,8 +89,9 @@ class Plot {
     this.range = this.picture.rangeOf(this);
     const { low, high, above, below } = this.heights(), top = this.y ? 20 : 12, bottom = height - 20, count = Math.max(2, Math.floor((bottom - top) / 28));
     this.yScale = rows.length ? new Scale(-0.5, rows.length - 0.5, top, bottom) : new Scale(low, high, bottom, top, this.ylog);
-    const ticks = rows.length ? [] : this.ticks(this.yScale, count), longest = Math.max(0, ...ticks.map(o => o.text.length), ...names.map(o => o.length));
-    const left = rows.length && !names.length ? 8 : Math.max(34, longest * 6.2 + 12), right = width - (this.heats.length ? 58 : 8);
+    const ticks = rows.length ? [] : ticksOf(this.yScale, count), words = place => this.parallel ? this.marks.filter(o => o.x === place).map(o => o.word.length + 1) : [];
+    const longest = Math.max(0, ...ticks.map(o => o.text.length), ...names.map(o => o.length), ...words(0));
+    const left = rows.length && !names.length ? 8 : Math.max(34, longest * 6.2 + 12), right = width - (this.heats.length ? 58 : 8 + 6.2 * Math.max(0, ...words(1)));
     this.xScale = new Scale(...this.range, left, right, this.xlog);
     Object.assign(this, { left, right, top, bottom, rowNames: rows });
     this.svg.replaceChildren();
@@ -109,17 +102,15 @@ class Plot {
     const inside = svg(this.svg, "svg", { x, y, width: across, height: down, viewBox: `${x} ${y} ${across} ${down}`, style: `width: ${across}px` });
     for (const heat of this.heats) this.heat(inside, heat);
     for (const bar of this.shown(this.bars)) this.bar(inside, bar);
-    for (const line of this.layers()) this.line(inside, line);
+    // of several runs the first lies above the others, as in the live view
+    const lines = this.shown(this.lines), depth = ({ owner }) => this.lines.findIndex(o => o.owner === owner);
+    if (this.picture.live && !lines.some(o => o.style === "faint")) lines.sort((a, b) => depth(b) - depth(a));
+    for (const line of lines) this.line(inside, line);
     const places = this.labelRows();
     this.marks.forEach((mark, i) => this.mark(inside, mark, places[i]));
     if (above !== null) svg(this.svg, "text", { x: right, y: top + 10, "text-anchor": "end", class: "soft" }, "↑ up to " + number(above));
     if (below !== null) svg(this.svg, "text", { x: right, y: bottom - 5, "text-anchor": "end", class: "soft" }, "↓ down to " + number(below));
     this.over = svg(this.svg, "g");
-  }
-
-  ticks(scale, count) {
-    const { low, high, log } = scale;
-    return (log ? logTicks : linearTicks)(low, high, count);
   }
 
   axes(ticks, rows, named) {
@@ -132,14 +123,14 @@ class Plot {
     }
     rows.forEach((name, i) => {
       const y = this.yScale.at(i);
-      if (named && i % every === 0) text(left - 6, y + 3.5, "end", name);
+      if (named && i % every === 0) text(left - 6, this.parallel ? y - 3 : y + 3.5, "end", name);
       if (!this.heats.length) svg(this.svg, "path", { d: `M${left} ${y}H${right}`, stroke: "currentColor", "stroke-opacity": 0.12 });
     });
-    const across = this.ticks(this.xScale, Math.max(3, Math.floor((right - left) / 75))), word = this.x ? this.x.length * 6.2 + 30 : 0;
+    const across = this.parallel ? [] : ticksOf(this.xScale, Math.max(3, Math.floor((right - left) / 75))), word = this.x ? this.x.length * 6.2 + 30 : 0;
     for (const { at, text: words } of across) if (this.xScale.at(at) < right - word) text(this.xScale.at(at), bottom + 15, "middle", words);
     if (this.x) text(right, bottom + 15, "end", this.x);
     if (this.y) text(left - 6, 10, this.y.length > 8 ? "start" : "end", this.y).setAttribute("x", this.y.length > 8 ? 0 : left - 6);
-    svg(this.svg, "path", { d: `M${left} ${bottom + 0.5}H${right}`, stroke: "currentColor", "stroke-opacity": 0.35 });
+    if (!this.parallel) svg(this.svg, "path", { d: `M${left} ${bottom + 0.5}H${right}`, stroke: "currentColor", "stroke-opacity": 0.35 });
   }
 
   color(thing) { return thing.color === null ? "currentColor" : this.picture.hues[thing.color % this.picture.hues.length]; }
@@ -150,13 +141,13 @@ class Plot {
     line.x.forEach((x, i) => {
       const a = x === null ? NaN : this.xScale.at(x), b = line.y[i] === null ? NaN : this.yScale.at(line.y[i]);
       if (!Number.isFinite(a + b)) { pen = "M"; return; }
-      if (line.style === "points") svg(parent, "circle", { cx: a, cy: b, r: 3.2, fill: this.rows.length ? stroke : this.picture.surface, stroke, "stroke-width": 1.6 });
+      if (line.style === "points") svg(parent, "circle", { cx: a, cy: b, r: 3.2, fill: this.rows.length ? stroke : this.picture.surface, stroke, "stroke-width": 1.6, "data-of": line.name });
       path.push(pen + a.toFixed(1) + " " + b.toFixed(1));
       pen = "L";
     });
     if (path.length === 1 && line.style !== "points") svg(parent, "path", { d: path[0] + "h0", stroke, "stroke-width": 7, "stroke-linecap": "round" });
-    const look = { faint: { "stroke-width": 1, "stroke-opacity": 0.35 }, dashed: { "stroke-width": 1.4, "stroke-dasharray": "5 4", "stroke-opacity": 0.75 } }[line.style] || { "stroke-width": 2 };
-    if (line.style !== "points") svg(parent, "path", { d: path.join(""), fill: "none", stroke, "stroke-linejoin": "round", ...look });
+    const look = { faint: { "stroke-width": 1, "stroke-opacity": 0.35 }, dashed: { "stroke-width": 1.4, "stroke-dasharray": "5 4", "stroke-opacity": 0.75 } }[line.style] || { "stroke-width": 2, "stroke-dasharray": dashOf(line.color).join(" ") };
+    if (line.style !== "points") svg(parent, "path", { d: path.join(""), fill: "none", stroke, "stroke-linejoin": "round", "data-of": line.name, ...look });
   }
 
   bar(parent, { edges, counts, color }) {
@@ -187,9 +178,11 @@ class Plot {
       if (row !== undefined) svg(parent, "text", { x: at + (late ? -5 : 5), y: this.top + 9 + 13 * row, "text-anchor": anchor, style: `fill: ${color}` }, mark.word);
       return;
     }
-    const y = this.yScale.at(mark.y);
-    svg(parent, "circle", { cx: at, cy: y, r: 4, fill: "none", stroke: color, "stroke-width": 2 });
-    svg(parent, "text", { x: at + (late ? -7 : 7), y: y - 6, "text-anchor": anchor, style: `fill: ${color}` }, mark.word);
+    // the words of the ends of an axis stand beside it, where no line passes
+    const y = this.yScale.at(mark.y), [toward, dx, dy] = this.parallel && { 0: ["end", this.left - 6 - at, 10], 1: ["start", 9, 3.5] }[mark.x] || [anchor, late ? -7 : 7, -6];
+    if (!this.parallel) svg(parent, "circle", { cx: at, cy: y, r: 4, fill: "none", stroke: color, "stroke-width": 2 });
+    const style = `fill: ${color}; stroke: ${this.picture.surface}; stroke-width: 3px; paint-order: stroke`;
+    svg(this.parallel ? this.svg : parent, "text", { x: at + dx, y: y + dy, "text-anchor": toward, style }, mark.word);
   }
 
   // A column reaches half-way to its neighbours; one pixel for each cell, and a column of them for each pixel across.
@@ -246,6 +239,18 @@ class Plot {
     const lines = this.shown(this.lines).filter(o => o.style !== "faint"), [low, high] = this.range;
     const places = (lines.length ? lines : this.shown(this.lines)).flatMap(o => o.x.filter((at, i) => at >= low && at <= high && o.y[i] !== null));
     return nearest(places, x) ?? this.heats[0]?.x[this.heats[0].column(x)] ?? x;
+  }
+
+  // The run whose line or point passes nearest to a place in pixels, if that is near.
+  near(x, y) {
+    let best = null, least = 25;
+    for (const line of this.shown(this.lines)) line.x.forEach((o, i) => {
+      const [[a, b], [c, d]] = [i, Math.min(i + 1, line.x.length - 1)].map(k => [line.x[k] === null ? NaN : this.xScale.at(line.x[k]), this.yScale.at(line.y[k])]);
+      const span = (c - a) ** 2 + (d - b) ** 2, share = span && Math.min(1, Math.max(0, ((x - a) * (c - a) + (y - b) * (d - b)) / span));
+      const away = Math.hypot(x - a - share * (c - a), y - b - share * (d - b));
+      if (away < least) [best, least] = [line, away];
+    });
+    return best;
   }
 
   // The crosshair of this panel.
@@ -316,6 +321,7 @@ class Picture {
       if (own.deref()?.box.isConnected) setTimeout(() => own.deref()?.draw(), 100);
       else { observer.disconnect(); query.removeEventListener("change", look); }
     }
+    document.addEventListener("tnb-run", event => own.deref()?.mark(event.detail));
     for (const node of [document.body, document.documentElement]) observer.observe(node, { attributes: true });
     query.addEventListener("change", look);
   }
@@ -332,7 +338,7 @@ class Picture {
 
   names() {
     const found = new Map();
-    for (const plot of this.plots) {
+    for (const plot of this.plots.filter(o => !o.runs || o.lines.length <= 12)) {
       const named = [...plot.lines, ...plot.bars].filter(o => o.name), apart = named.filter(o => o.style === "dashed");
       // a single curve has the name of its panel; only its discarded steps are told apart
       for (const thing of named.length - apart.length > 1 ? named : apart) if (!found.has(thing.name)) found.set(thing.name, thing);
@@ -343,7 +349,7 @@ class Picture {
       if (thing.style === "dashed") swatch.style = "height: 0; border-top: 2px dashed var(--c)";
       button.append(name);
       button.setAttribute("aria-pressed", "true");
-      button.swatch = () => { swatch.style.setProperty("--c", this.plots[0].color(thing)); swatch.style.setProperty("--o", thing.style === "faint" ? 0.45 : 1); };
+      button.swatch = () => { swatch.style.setProperty("--c", striped(this.plots[0].color(thing), dashOf(thing.color))); swatch.style.setProperty("--o", thing.style === "faint" ? 0.45 : 1); };
       button.addEventListener("click", () => {
         if (!this.hidden.delete(name)) this.hidden.add(name);
         button.setAttribute("aria-pressed", String(!this.hidden.has(name)));
@@ -365,6 +371,7 @@ class Picture {
   }
 
   zoomTo(group, range) {
+    if (this.plots[group]?.parallel) return;
     if (range) this.zooms.set(group, range); else this.zooms.delete(group);
     this.leave();
     this.draw();
@@ -400,8 +407,11 @@ class Picture {
 
   // The crosshair in all panels that share it, and the values beside the pointer.
   point(plot, x, y) {
-    const at = plot.snap(x), [title, rows] = plot.values(at, y);
-    for (const other of this.plots) if (other.group === plot.group) other.cross(at);
+    const near = plot.runs && plot.near(plot.xScale.at(x), y), at = plot.runs ? x : plot.snap(x);
+    if (plot.runs) document.dispatchEvent(new CustomEvent("tnb-run", { detail: near?.name }));
+    if (plot.runs && !near) { this.tip.style.display = "none"; return; }
+    const [title, rows] = near ? [near.name, near.words.map(([name, text]) => ({ name, text }))] : plot.values(at, y);
+    if (!near) for (const other of this.plots) if (other.group === plot.group) other.cross(at);
     this.tip.replaceChildren();
     html(this.tip, "span", "soft", title);
     for (const { name, text, color, faint } of rows) {
@@ -416,8 +426,15 @@ class Picture {
     this.tip.style.top = box.top - own.top + 16 + "px";
   }
 
+  // The others step back behind the run that is pointed at, here or elsewhere on the page.
+  mark(name) {
+    const nodes = [...this.box.querySelectorAll("[data-of]")], known = nodes.some(o => o.dataset.of === name);
+    for (const node of nodes) node.style.opacity = known && node.dataset.of !== name ? 0.12 : "";
+  }
+
   leave() {
     this.tip.style.display = "none";
+    if (this.plots.some(o => o.runs)) document.dispatchEvent(new CustomEvent("tnb-run"));
     for (const plot of this.plots) if (plot.over) plot.over.replaceChildren();
   }
 }
