@@ -1,7 +1,7 @@
 """Calls in fresh processes that need not import torch again: each is a fork of one that has."""
 import json, os, select, subprocess, sys
 
-NOTEBOOKS = "import accelerate, numpy, torch; from execnb.shell import CaptureShell; from nbdev.test import nbdev_test; import ipykernel.kernelapp"
+NOTEBOOK_IMPORTS = "import accelerate, numpy, torch; from execnb.shell import CaptureShell; from nbdev.test import nbdev_test; import ipykernel.kernelapp"
 SERVER = """
 import json, os, sys, traceback
 exec(sys.argv[1])
@@ -30,10 +30,10 @@ for line in sys.stdin:
 
 class Forks:
     "A process that is ready to be forked; used in a `with`."
-    def __init__(self, imports=NOTEBOOKS): self.imports = imports   # what it has imported
+    def __init__(self, imports=NOTEBOOK_IMPORTS, cwd=None): self.imports, self.cwd = imports, cwd   # what it has imported, in which folder
     def __enter__(self):
         env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONSTARTUP", "IN_TEST")}
-        self.server = subprocess.Popen([sys.executable, "-c", SERVER, self.imports], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.server = subprocess.Popen([sys.executable, "-c", SERVER, self.imports], cwd=self.cwd, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._answer(240) == "ready"
         return self
 

@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]/"scripts"))
 import budget
 from conftest import ROOT, copy_tree, tracked
 from forked_kernels import execute
-from forking import Forks
+from forking import NOTEBOOK_IMPORTS, Forks
 from stored_outputs import differences
 
 PACKAGE, NBS = ROOT/"trainer_nb", ROOT/"nbs"
@@ -351,7 +351,7 @@ def test_the_budget_notices_what_grows(tmp_path):
 def notebooks(tmp_path_factory):
     "A copy of the repository in which notebooks run, and a process there that has imported what takes long, to be forked for each."
     tree = stage(copy_tree(tmp_path_factory.mktemp("notebooks")/"trainer_nb"))
-    with Forks() as process: yield tree, process
+    with Forks(f"{NOTEBOOK_IMPORTS}; import trainer_nb", tree) as process: yield tree, process
 
 
 # each takes half a minute and more, or shows what the pages of the chapters show as well
