@@ -18,7 +18,7 @@ from .core.errors import InvalidOperation, checked, is_device_lost, release_last
 from .core.records import Journal, Record, Records
 from .core.interrupts import exclusive, no_preemption
 from .device.collectives import world_size
-from .engine.assignment import begin_run, check_assignment, check_deletion, check_elsewhere
+from .engine.assignment import begin_run, check_assignment, check_elsewhere
 from .engine.assignment import forget_early_assignments, record_override, watch_assignments
 from .diagnostics.guard import Guard
 from .engine.generate import generating
@@ -1074,7 +1074,6 @@ class Learner(
 
     def __delattr__(self, name: str):
         "Delete an attribute; where it has replaced a method, that of the class is used again."
-        check_deletion(self, name)
         if name in self.__dict__:
             record_override(self, name, getattr(type(self), name, None))
             check_elsewhere(self, name)

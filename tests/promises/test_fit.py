@@ -89,12 +89,6 @@ def test_one_cycle_gives_each_group_its_own_momentum_back(kind, tmp_path):
     same(learn, new)
 
 
-def test_one_cycle_of_one_step_says_that_it_does_not_train():
-    learn = make(train_dataset=Augmented(4), per_device_train_batch_size=4, gradient_accumulation_steps=1)
-    with pytest.warns(UserWarning, match="'one_cycle' has a single step.*'constant'"): learn.fit_one_cycle(1)
-    assert learn.history[-1].learning_rate < 1e-6
-
-
 def test_a_constant_rate_again_and_again_is_one_run():
     "The optimizer's state, the order of the epochs and their numbers go on."
     want = make(num_train_epochs=4, lr_scheduler_type="constant")

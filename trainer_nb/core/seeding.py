@@ -309,13 +309,6 @@ class GeneratorSeeds:
         self.givers[name] = generator, initial
         return self.recorded[name]
 
-    def differing(self) -> list[str]:
-        "Return the names of generators of torch that have another seed now than the recorded one, with both."
-        return [
-            f"{name} ({self.recorded[name]}, not {initial})" for name, (_, initial) in self.givers.items()
-            if initial is not None and initial != self.recorded.get(name, initial)
-        ]
-
 _NOTHING: AbstractContextManager[None] = nullcontext()
 # in place of the seed of a position: generators of torch begin with their own seeds
 OWN_SEED = -1

@@ -259,36 +259,17 @@ class ChatCollator(TextCollator):
         return {name: pad_rows(*rows, multiple=self.pad_to_multiple_of) for name, rows in columns.items()}
 
 # %% ../../nbs/03_data/07_chat.ipynb #fd9e8c8f
-PACKING_STRATEGIES = ("bfd", "bfd_split", "wrapped")
-
 def packed_pieces(
     sizes: Sequence[int],  # numbers of tokens of the samples
     length: int,  # of a row
-    strategy: str,
-) -> list[list[tuple[int, int, int]]]:
-    "Return (sample, start, end) of the pieces of each row."
-    rows: list[list[tuple[int, int, int]]] = []
-    if strategy == "wrapped":
-        # the samples are written one behind the other, and cut
-        behind = 0
-        for i, size in enumerate(sizes):
-            start = 0
-            while start < size:
-                if behind % length == 0: rows.append([])
-                end = min(size, start + length - behind % length)
-                rows[-1].append((i, start, end))
-                behind += end - start
-                start = end
-        return rows
-    split = strategy == "bfd_split"
-    pieces = [
-        (i, start, min(size, start + length))
-        for i, size in enumerate(sizes) for start in range(0, size if split else min(size, 1), length)
-    ]
+) -> list[list[tuple[int, int]]]:
+    "Return (sample, number of its tokens) of the pieces of each row."
+    rows: list[list[tuple[int, int]]] = []
+    pieces = [(i, min(size, length)) for i, size in enumerate(sizes) if size]
     # longest first, each to the fullest row with room; of these: the room, when it got so, and the row, ascending
-    open_rows: list[tuple[int, int, list[tuple[int, int, int]]]] = []
-    for when, piece in enumerate(sorted(pieces, key=lambda piece: piece[1] - piece[2])):
-        size = piece[2] - piece[1]
+    open_rows: list[tuple[int, int, list[tuple[int, int]]]] = []
+    for when, piece in enumerate(sorted(pieces, key=lambda piece: -piece[1])):
+        size = piece[1]
         at = bisect_left(open_rows, (size,))
         room, _, row = open_rows.pop(at) if at < len(open_rows) else (length, 0, [])
         if not row: rows.append(row)
@@ -300,7 +281,6 @@ def packed_pieces(
 def pack_columns(
     columns: Mapping[str, list],  # lists of the same lengths: input_ids, labels
     seq_length: int,
-    strategy: str = "bfd",
 ) -> dict[str, list]:
     "Return the columns with packed rows, and seq_lengths; raise ValueError if the columns cannot be packed."
     if "input_ids" not in columns:
@@ -312,32 +292,30 @@ def pack_columns(
     for name, rows in columns.items():
         if any(isinstance(row, str) or not hasattr(row, "__len__") or len(row) != n for row, n in zip(rows, sizes)):
             raise ValueError(f"The column {name!r} has no value for each token, so it cannot be packed; remove it.")
-    pieces = packed_pieces(sizes, seq_length, strategy)
+    pieces = packed_pieces(sizes, seq_length)
     packed = {
-        name: [[value for i, start, end in row for value in rows[i][start:end]] for row in pieces]
+        name: [[value for i, size in row for value in rows[i][:size]] for row in pieces]
         for name, rows in columns.items()
     }
-    return packed | {"seq_lengths": [[end - start for _, start, end in row] for row in pieces]}
+    return packed | {"seq_lengths": [[size for _, size in row] for row in pieces]}
 
 def pack_dataset(
     dataset: Any,  # a datasets.Dataset or IterableDataset, or a list of dicts
     seq_length: int,  # of the packed rows
-    strategy: str = "bfd",  # "bfd", "bfd_split" or "wrapped"
+    *,
     batch_size: int = 1000,  # samples that are packed together
 ) -> Any:
     "Pack samples with `input_ids` and `labels` into rows; return a data set, or a list for a list."
-    if strategy not in PACKING_STRATEGIES:
-        raise ValueError(f"strategy={strategy!r} is unknown; give one of {', '.join(map(repr, PACKING_STRATEGIES))}.")
     if seq_length < 1: raise ValueError(f"seq_length={seq_length} is no length of a row; give a positive number.")
     if hasattr(dataset, "map"):
         return dataset.map(
-            lambda columns: pack_columns(columns, seq_length, strategy), batched=True, batch_size=batch_size,
+            lambda columns: pack_columns(columns, seq_length), batched=True, batch_size=batch_size,
             remove_columns=dataset.column_names,
         )
     rows = []
     for at in range(0, len(dataset), batch_size):
         part = [dataset[i] for i in range(at, min(len(dataset), at + batch_size))]
-        packed = pack_columns({name: [s[name] for s in part] for name in part[0]}, seq_length, strategy)
+        packed = pack_columns({name: [s[name] for s in part] for name in part[0]}, seq_length)
         rows += [dict(zip(packed, values)) for values in zip(*packed.values())]
     return rows
 

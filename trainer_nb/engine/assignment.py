@@ -76,14 +76,6 @@ def record_override(
             " new method."
         )
 
-def check_deletion(learner: TrainerBase, name: str) -> None:
-    "Raise AttributeError for a part of the learner, which can only be replaced."
-    there = find_attribute(type(learner), name)[1]
-    if not hasattr(there, "__set__"): return
-    can_be_deleted = there.fdel is not None if isinstance(there, property) else hasattr(there, "__delete__")
-    if not can_be_deleted: raise AttributeError(f"learn.{name} cannot be deleted; assign another value.")
-
-
 def check_elsewhere(
     learner: TrainerBase,
     name: str,  # of an attribute that is assigned, or deleted

@@ -81,10 +81,6 @@ class WatchedItems(torch.Tensor):
             cls.is_used = True
         return out
 
-def watch_items(items: torch.Tensor) -> WatchedItems:
-    "Return a number of labels as one that records its use from here on."
-    WatchedItems.is_used = WatchedItems.is_passed = False
-    return items.as_subclass(WatchedItems)
 
 # %% ../../nbs/06_engine/04_counters.ipynb #1f4a8ea9
 def warn_once(

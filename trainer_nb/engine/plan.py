@@ -10,7 +10,7 @@ from typing import Any
 
 from ..args.fields import to_builtin
 from ..args.training_args import resolve_args
-from ..core.errors import InvalidOperation, short_repr, warn
+from ..core.errors import InvalidOperation, short_repr
 from .overrides import TrainerBase
 from .prepare import prepare
 from .run_state import RunState, record_act, schedule_args
@@ -89,13 +89,7 @@ def schedule_ahead(learner: TrainerBase) -> tuple[RatesAhead | None, str]:
     return look_ahead(run.lr_scheduler, run.optimizer, run.state.max_steps - run.state.global_step), str(RateText(learner, []))
 
 def announce_schedule(run: RunState, schedule: str) -> None:
-    """Print, once, that the default of plan() takes the place of a schedule that the settings name.
-    Warn if the planned steps have no usable rate."""
-    if schedule == "one_cycle" and run.state.max_steps - run.state.global_step == 1:
-        warn(
-            "The schedule 'one_cycle' has a single step, the last, whose learning rate is almost 0; give it more steps, or"
-            " take the schedule 'constant'."
-        )
+    "Print, once, that the default of plan() takes the place of a schedule that the settings name."
     own = run.args.lr_scheduler_type
     if schedule != "constant" or "lr_scheduler_type" not in run.args.changed(): return
     if own != schedule and run.reports.new(["schedule"]) and run.state.is_world_process_zero:

@@ -26,8 +26,7 @@ from ..device.accelerator import Device, device_settings
 from ..device.model_patches import apply_patches
 from ..device.collectives import world_size
 from ..device.sharding import is_strategy_tensor, local_nbytes
-from ..device.weight_storage import check_placement, is_read_only, keep_training_layout, read_only_weights
-from ..device.weight_storage import weight_digest
+from ..device.weight_storage import check_placement, is_read_only, keep_training_layout
 from .counters import warn_once
 from .dataloaders import check_eval_data, copied_attributes, have_changed, is_overridden
 from .edits import edits_of
@@ -125,16 +124,7 @@ def sync_weights(
     run: RunState,
     sent: Container[int] = (),  # ids of the parameters that all processes have from rank 0 already
 ):
-    """Broadcast rank 0's weights and buffers to all processes.
-    Raise ValueError if the processes have different quantized weights."""
-    digests = {o.name: weight_digest(o) for o in read_only_weights(run_modules(run))}
-    for rank, others in enumerate(run.device.world.all_gather_object(digests)):
-        if others == digests: continue
-        name = next(n for n in sorted({*digests, *others}) if digests.get(n) != others.get(n))
-        raise ValueError(
-            f"{name.partition('.')[2]!r} of the quantized model is not the same in all processes, on rank {rank} for"
-            " example; load it from the same files in each."
-        )
+    "Broadcast rank 0's weights and buffers to all processes; quantized weights stay."
     modules = run_modules(run)
     held = [t for t in (*modules.parameters(), *modules.buffers()) if has_own_memory(t) and id(t) not in sent]
     run.device.world.broadcast_tensors([t for t in held if not (is_strategy_tensor(t) or is_read_only(t))])
@@ -246,9 +236,6 @@ def prepare_data(learner: TrainerBase):
     # a generator without a seed has another one in each process, and all need the same order
     seeds.recorded.update(world.broadcast_object(seeds.recorded))
     run.generator_seeds = seeds.recorded or None
-    if names := run.reports.new(run.loader.seeds.differing()):
-        warn(f"The run continues with the seeds that its generators began with: {', '.join(names)}. Give the data"
-             " another generator after resuming if the other seed is meant.")
     run.data.collator = vars(learner).get("data_collator")
     run.data.data_attributes = copied_attributes(learner)
     if is_overridden(learner, "set_initial_training_values"):
@@ -423,14 +410,7 @@ def discard_incomplete_optimizer(run: RunState):
     if not compares_parameters(run) or not run.made.own_optimizer or run.has_begun: return
     unheld = run.made.parameter_watch.compare([*run.model.parameters()], run.optimizer).unheld
     # an optimizer with state is that of an earlier run, which this one continues
-    if not unheld or any(run.optimizer.state.values()): return
-    if run.state.is_world_process_zero:
-        name = next(n for n, p in run.model.named_parameters() if p is unheld[0])
-        warn(
-            f"The optimizer was made before {name!r} could be trained, so it is made anew before the first step; changes"
-            " of its groups have to be made again."
-        )
-    run.discard("optimizer", "lr_scheduler", "first.snapshot", "copies.backups")
+    if unheld and not any(run.optimizer.state.values()): discard_made_optimizer(run)
 
 def discard_outdated_wrapper(run: RunState):
     """Discard the wrapped model if parameters were frozen or unfrozen since it was made: DDP averages the gradients of
@@ -473,11 +453,8 @@ def discard_made_optimizer(run: RunState):
         def rest(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
             return [{k: v for k, v in g.items() if k not in ("lr", "initial_lr", "weight_decay")} for g in groups]
         made = run.made.made_groups
-        if made is not None and not is_identical(rest(made), rest(group_settings(run.optimizer))):
-            warn(
-                "The optimizer is made anew before the first step, with other settings; changes of its groups have to be"
-                " made again."
-            )
+        if made is None or not is_identical(rest(made), rest(group_settings(run.optimizer))):
+            warn("The optimizer is made anew before the first step; changes of its groups have to be made again.")
         run.discard("optimizer", "lr_scheduler", "first.snapshot", "copies.backups")
     elif run.made.own_scheduler:
         # the schedule has changed the rates of the user's optimizer

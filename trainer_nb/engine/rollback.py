@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from ..core.errors import warn
 from ..device.collectives import World
 from ..device.sharding import is_strategy_tensor, local_nbytes, to_local
 from ..device.weight_storage import is_read_only
@@ -62,7 +61,6 @@ class UserBackup:
         self._run = weakref.ref(run)
         # spent: seconds of observation
         self.observing = True
-        self.first = True
         self.spent = 0.0
         self.logs = 0
         # by name, the holders of attributes that change before the update, with those only
@@ -123,19 +121,13 @@ class UserBackup:
         start = time.perf_counter()
         known = {f"{h.name}.{key}" for h in self.changing.values() for key in h.only or ()}
         changed = known.union(differing(self.state, capture_user_state(self.run, same, find=step_holders)))
-        new = sorted(changed - known)
-        if new and not self.first:
-            warn(
-                f"{new[0]!r} has begun to change before the update of a step; from now on it is restored too when a"
-                " step fails."
-            )
-        for holder in step_holders(self.run) if new else ():
+        for holder in step_holders(self.run) if changed - known else ():
             keys = frozenset(name.rpartition(".")[2] for name in changed if name.rpartition(".")[0] == holder.name)
             if keys: self.changing[holder.name] = replace(holder, only=keys)
         found = [h for h in step_holders(self.run) if (type(h), h.kinds, h.only) == (Holder, "all", None)]
         self.owners = [(h, {*vars(h.owner)}) for h in found]
         self.sizes = [len(names) for _, names in self.owners]
-        self.observing = self.first = False
+        self.observing = False
         self.spent += time.perf_counter() - start
 
     def observe_next_step(self):
@@ -300,7 +292,7 @@ class AdaptiveBackup(BufferBackup):
         written = {key: slot for (key, slot), then in zip(self.watched.items(), self.stamps) if _stamp(slot) != then}
         if self.observed:
             changed = {key: slot for key, slot in written.items() if not _is_trained(slot)}
-            return self._join(changed, "has begun to change in the forward pass")
+            return self._join(changed)
         copies = dict(zip([key for key, t in zip(self.slots, self.kept) if isinstance(t, torch.Tensor)], self.copies))
         self.unchanged = {
             key: slot
@@ -329,17 +321,16 @@ class AdaptiveBackup(BufferBackup):
         return [t for t in held if t is not None and not t.requires_grad and has_own_memory(t)]
 
     def detect_changes(self):
-        "Add slots that are new, with a warning, and observe the next step."
+        "Add slots that are new, and observe the next step."
         if self.user_state is not None:
             self.user_state.observe_next_step()
         new = {key: s for key, s in self._all_slots().items() if key not in self.slots and key not in self.unchanged}
         rare = self._rare(new)
         self.unchanged |= rare
-        self._join({key: s for key, s in new.items() if key not in rare}, "was registered after the first step")
+        self._join({key: s for key, s in new.items() if key not in rare})
 
-    def _join(self, slots: _Slots, why: str) -> None:
+    def _join(self, slots: _Slots) -> None:
         if not slots: return
-        warn(f"{[*slots.values()][0][1]!r} {why}; from now on it is restored too when a step fails.")
         self.unchanged = {key: slot for key, slot in self.unchanged.items() if key not in slots}
         self.slots |= slots
 

@@ -82,9 +82,13 @@ def is_own(run: RunState, snapshot: Snapshot) -> bool:
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #874ff43c
 class ModuleWalk:
     """Collect a run's modules, parameters and buffers with their names in one
-    pass; tensors that are tied within a part, once."""
+    pass; modules with several names, and tensors that are tied within a part, once."""
     def __init__(self, run: RunState):
         self.each: list[tuple[str, torch.nn.Module]] = []
+        # the modules of the model with all their names
+        self.layers: list[tuple[str, torch.nn.Module]] = []
+        # the further names of tied weights and buffers, each with the first
+        self.tied: dict[str, str] = {}
         self.weights: list[tuple[str, torch.nn.Parameter]] = []
         self.buffers: list[tuple[str, torch.Tensor]] = []
         # the module and the name there of each buffer, also of an empty one, by its name in a snapshot
@@ -92,21 +96,31 @@ class ModuleWalk:
         # quantized and offloaded weights, by their names in a snapshot
         self.read_only: dict[str, ReadOnlyWeight] = {}
         for part, root in (("", run.model), ("(loss).", run.loss_module)):
-            weights: set[torch.Tensor] = set()
-            buffers: set[torch.Tensor] = set()
-            for path, m in root.named_modules() if root is not None else ():
-                self.each.append((f"{part}{path}", m))
+            modules: set[torch.nn.Module] = set()
+            weights: dict[torch.Tensor, str] = {}
+            buffers: dict[torch.Tensor, str] = {}
+            for path, m in root.named_modules(remove_duplicate=False) if root is not None else ():
                 before = f"{part}{path}." if path else part
+                if not part: self.layers.append((path, m))
+                if m not in modules:
+                    modules.add(m)
+                    self.each.append((f"{part}{path}", m))
+                    self.slots.update((f"buffers/{before}{k}", (m, k)) for k in m._buffers)
                 for k, p in m._parameters.items():
-                    if p is None or p in weights: continue
-                    weights.add(p)
+                    if p is None: continue
+                    if p in weights:
+                        self.tied[before + k] = weights[p]
+                        continue
+                    weights[p] = before + k
                     self.weights.append((before + k, p))
                     if is_read_only(p):
                         self.read_only[f"weights/{before}{k}"] = ReadOnlyWeight(before + k, m, k, p)
                 for k, b in m._buffers.items():
-                    self.slots[f"buffers/{before}{k}"] = m, k
-                    if b is None or b in buffers: continue
-                    buffers.add(b)
+                    if b is None: continue
+                    if b in buffers:
+                        self.tied[before + k] = buffers[b]
+                        continue
+                    buffers[b] = before + k
                     self.buffers.append((before + k, b))
 
     def named(self):
@@ -175,12 +189,6 @@ def read_only_digests(run: RunState, walk: ModuleWalk) -> dict[str, str]:
     digests = shared_copies(run).digests
     return {n: digests.digest(o) for n, o in walk.read_only.items()}
 
-def tied_names(model: torch.nn.Module) -> dict[str, str]:
-    "Return the further names of tied weights and buffers, also of those in a module with two names, each with the first."
-    first: dict[int, str] = {}
-    found = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    return {n: kept for n, t in found if (kept := first.setdefault(id(t), n)) != n}
-
 def _capture_model(run: RunState, tensors, values):
     walk = tensors.walk
     limited = {id(m.weight) for _, m in walk.each if has_max_norm(m)}
@@ -195,16 +203,16 @@ def _capture_model(run: RunState, tensors, values):
     values["modules"] = [n for n, _ in walk.each]
     values["layers"] = Live()
     # of a module with parameters its class: a snapshot has copies of these
-    named = run.model.named_modules(remove_duplicate=False) if run.model is not None else ()
-    values["layers"].objects = [(n, module_class(m) if any(True for _ in m.parameters()) else m) for n, m in named]
+    values["layers"].objects = [
+        (n, module_class(m) if next(m.parameters(), None) is not None else m) for n, m in walk.layers
+    ]
     # those that state_dict() omits
     values["passing"] = [n for n, (m, k) in walk.slots.items() if k in m._non_persistent_buffers_set]
     values["trainable"] = [n for n, p in walk.weights if p.requires_grad]
     values["extra"] = {n: copy.deepcopy(m.get_extra_state()) for n, m in walk.with_extra_state().items()}
     if walk.read_only:
         values["read_only"] = read_only_digests(run, walk)
-    tied = tied_names(run.model)
-    if tied:
+    if tied := {n: first for n, first in walk.tied.items() if not n.startswith("(loss).")}:
         values["tied"] = tied
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #382fbe98

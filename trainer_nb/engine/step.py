@@ -21,7 +21,7 @@ from ..data.collate import infer_batch_size, map_tensors, shallow_copy_batch
 from ..data.loader import MicroBatch
 from ..device.model_patches import should_compile
 from .average import is_in_train_mode, switch_average, update_average
-from .counters import WatchedItems, add_tokens, count_step_tokens, is_loss_scaled, warn_once, watch_items
+from .counters import WatchedItems, add_tokens, count_step_tokens, is_loss_scaled, warn_once
 from .dataloaders import defining_package, is_overridden
 from .loss import describe_output
 from .overrides import TrainerBase
@@ -278,7 +278,8 @@ def watch_if_trusted(learner: TrainerBase, items: Any) -> Any:
     # a compiler would specialize on the subclass
     if not is_trusted or type(items) is not torch.Tensor: return items
     if should_compile(learner.args, learner.run_state.model): return items
-    return watch_items(items)
+    WatchedItems.is_used = WatchedItems.is_passed = False
+    return items.as_subclass(WatchedItems)
 
 def check_items_used(step: Step) -> None:
     "Warn, once per run, if the losses of a step were trusted to use the number of labels, and have not."
