@@ -16,7 +16,7 @@ OTHER = dict(
     metric_for_best_model="accuracy", greater_is_better=False, load_best_model_at_end=True, dataloader_drop_last=True,
     dataloader_num_workers=2, dataloader_pin_memory=False, dataloader_persistent_workers=True, dataloader_prefetch_factor=4,
     remove_unused_columns=False, label_names=["y"], train_sampling_strategy="sequential",
-    accelerator_config={"split_batches": True}, include_num_input_tokens_seen="all", ignore_data_skip=True, dataloader_multiprocessing_context="spawn",
+    accelerator_config={"even_batches": False}, include_num_input_tokens_seen="all", ignore_data_skip=True, dataloader_multiprocessing_context="spawn",
     length_column_name="n", bf16_full_eval=True, fp16_full_eval=True, eval_do_concat_batches=False, eval_use_gather_object=True,
     batch_eval_metrics=True, include_for_metrics=["loss"], predict_with_generate=True, generation_max_length=5, generation_num_beams=2,
     generation_config="gen.json",

@@ -143,19 +143,19 @@ def test_accelerator_config_key_by_key(tmp_path):
     def given(config, **more): return TrainingArguments(accelerator_config=config, **more)
     nothing = dict(split_batches=False, dispatch_batches=None, even_batches=True, use_seedable_sampler=True, non_blocking=False, gradient_accumulation_kwargs=None, use_configured_state=False)
     assert given(nothing) == TrainingArguments() and given({"dispatch_batches": False, "even_batches": False}).accelerator_config == {"dispatch_batches": False, "even_batches": False}
-    (tmp_path / "a.json").write_text(json.dumps({"split_batches": True}))
-    assert given(str(tmp_path / "a.json")) == given({"split_batches": True}) == given('{"split_batches": true}')
+    (tmp_path / "a.json").write_text(json.dumps({"even_batches": False}))
+    assert given(str(tmp_path / "a.json")) == given({"even_batches": False}) == given('{"even_batches": false}')
     with pytest.warns(UserWarning, match="function of the seed"): given({"use_seedable_sampler": False})
     assert given({"gradient_accumulation_kwargs": {"num_steps": 4}}) == TrainingArguments(gradient_accumulation_steps=4)
     assert given({"use_configured_state": True}).accelerator_config == {"use_configured_state": True}
     for wrong, said in (({"dispatch_batches": True}, "each process reads the data"), ({"use_configured_state": "yes"}, "True or False"),
                         ({"split_batch": True}, "Did you mean 'split_batches'"), ({"gradient_accumulation_kwargs": {"sync": 1}}, "no key 'sync'"), ({"gradient_accumulation_kwargs": 3}, "should be a dict"),
-                        ({"gradient_accumulation_kwargs": {"adjust_scheduler": False}}, "advances once per optimizer step"), ("none.json", "path of a JSON file"), ({"split_batches": 3}, "True or False")):
+                        ({"gradient_accumulation_kwargs": {"adjust_scheduler": False}}, "advances once per optimizer step"), ("none.json", "path of a JSON file"), ({"even_batches": 3}, "True or False"), ({"split_batches": True}, "that of each process")):
         with pytest.raises(ValueError, match=said): given(wrong)
     with pytest.raises(ValueError, match="leave one of them out"): given({"non_blocking": True}, dataloader_pin_memory=False)
     with pytest.raises(ValueError, match="leave num_steps out"): given({"gradient_accumulation_kwargs": {"num_steps": 4}}, gradient_accumulation_steps=2)
     config = pytest.importorskip("transformers.trainer_pt_utils").AcceleratorConfig
-    assert given(config(split_batches=True)) == given({"split_batches": True}) and given(config()) == TrainingArguments()
+    assert given(config(even_batches=False)) == given({"even_batches": False}) and given(config()) == TrainingArguments()
     with pytest.raises(NotImplementedError, match="give an object"): given(config)
 
 
@@ -324,19 +324,6 @@ def test_a_larger_global_batch_leaves_the_order_by_length_as_it_is():
     with learn.launch(2, start="fork"): learn.run(epochs=1)
     assert tokens(learn)[-1][1] == sum(LENGTHS) and sum(r.samples for r in learn.history) == len(ROWS)
     assert learn.history[2].samples == 2 * learn.history[1].samples
-
-
-def test_split_batches_are_for_all_processes_together():
-    learn = make(accelerator_config={"split_batches": True}, include_num_input_tokens_seen="non_padding", model=Texts())
-    alone = make(include_num_input_tokens_seen="non_padding")
-    learn.launch(2, start="fork", keep_global_batch=True)
-    learn.train()
-    learn.close()
-    alone.train()
-    assert [r.samples for r in learn.history] == [r.samples for r in alone.history] and learn.state.num_input_tokens_seen == alone.state.num_input_tokens_seen
-    odd = make(accelerator_config={"split_batches": True}, per_device_train_batch_size=3)
-    with pytest.raises(ValueError, match="cannot be split evenly among 2"): odd.launch(2, start="fork")
-    odd.step()
 
 
 # --- streams -----------------------------------------------------------------------------------------------------------

@@ -309,7 +309,7 @@ def test_values_without_an_order_are_compared_by_their_content():
 PREPARES = {"evaluate": lambda learn: learn.evaluate(), "lr_find": lambda learn: learn.lr_find(num_steps=10), "snapshot": lambda learn: learn.snapshot(),
             "rewind": lambda learn: (learn.step(2), learn.rewind(2)), "reset": lambda learn: (learn.step(3), learn.reset()), "accelerator": lambda learn: learn.accelerator}
 LATE = [{"bf16": True}, {"optim": "sgd"}, {"adam_beta1": 0.5, "lr_scheduler_type": "constant"}, {"warmup_steps": 3, "seed": 5}, {"layer_groups": ["inner", "norm"]},
-        {"train_sampling_strategy": "sequential"}, {"dataloader_drop_last": True, "data_seed": 7}, {"accelerator_config": {"split_batches": True}}]
+        {"train_sampling_strategy": "sequential"}, {"dataloader_drop_last": True, "data_seed": 7}, {"accelerator_config": {"even_batches": False}}]
 
 
 @pytest.mark.parametrize("late", LATE, ids=lambda late: "-".join(late))

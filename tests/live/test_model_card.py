@@ -14,10 +14,8 @@ def table(text, heading):
     return [[cell.strip().replace("\0", "|") for cell in line.replace("\\|", "\0").strip("|").split("|")] for line in lines[2:]]
 
 
-@pytest.mark.parametrize("split, total", [(False, 64), (True, 16)])
-def test_the_batch_of_all_processes(split, total):
-    args = TrainingArguments(per_device_train_batch_size=8, gradient_accumulation_steps=2, accelerator_config={"split_batches": split})
-    assert hyperparameters(args, 4)["total_train_batch_size"] == total
+def test_the_batch_of_all_processes():
+    assert hyperparameters(TrainingArguments(per_device_train_batch_size=8, gradient_accumulation_steps=2), 4)["total_train_batch_size"] == 64
 
 
 def test_a_setting_with_a_bar_is_one_cell():

@@ -631,7 +631,7 @@ def test_transformers_is_imported_late():
 
 
 # -- d. arguments and collators
-@pytest.mark.parametrize("config", [{"use_configured_state": True}, {"split_batches": True, "even_batches": False}])
+@pytest.mark.parametrize("config", [{"use_configured_state": True}, {"even_batches": False}])
 def test_a_key_of_accelerator_config_that_one_process_does_not_need(config, tmp_path):
     from accelerate import PartialState
     names = "split_batches dispatch_batches even_batches use_seedable_sampler non_blocking num_processes is_main_process"

@@ -100,8 +100,7 @@ SINGLE_VALUE_FIELDS = ("learning_rate", "report_to", "debug", "fsdp", "optim_tar
 def parse_args(*classes,    # dataclasses, which may include TrainingArguments; none: TrainingArguments
                argv=None    # the words; None: those of the script's command line
               ):
-    """Parse the command line: one object for one class, otherwise a tuple.
-    Exit with a message if an argument is invalid."""
+    "Parse the command line: one object for one class, otherwise a tuple; exit with a message for an invalid argument."
     classes = classes or (TrainingArguments,)
     parser = argparse.ArgumentParser(allow_abbrev=False)
     for cls in classes:

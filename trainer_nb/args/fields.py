@@ -180,8 +180,7 @@ def check_rules(
 
 # %% ../../nbs/02_args/00_fields.ipynb #48f22908
 def to_builtin(value: Any) -> Any:
-    """Convert enums, paths, tuples, numpy scalars and configurations to plain
-    Python values; return other values unchanged."""
+    "Convert enums, paths, tuples, numpy scalars and configurations to plain Python values; return others unchanged."
     if isinstance(value, Enum): return to_builtin(value.value)
     if isinstance(value, os.PathLike): return os.fspath(value)
     if isinstance(value, (list, tuple)): return [to_builtin(o) for o in value]

@@ -10,7 +10,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, asdict, dataclass, fields
 from datetime import timedelta
@@ -148,17 +148,18 @@ class TrainingArguments(CheckedNames, ArgumentSetters, SettingFields):
         self.check()
         connect_launched(self)
 
-    def check(self) -> None:
+    def check(self, names: Collection[str] | None = None) -> None:   # of the fields whose values are new; None: all
         "Convert all values to plain ones, validate them and fill in derived ones; raise ValueError if one is invalid."
         for name, value in vars(self).pop("_filled", {}).items():
             # a derived value, which has not been changed since
             if getattr(self, name) == value:
                 setattr(self, name, TrainingArguments.defaults()[name])
-        self._convert()
+        self._convert(names)
         check_accelerator_config(self)
         convert_sharding(self)
         # fields added by a subclass are not checked
         for name, kind in field_types(TrainingArguments).items():
+            if names is not None and name not in names: continue
             # from the dictionary: reading report_to expands 'all'
             value = vars(self)[name]
             check_setting(name, value, kind)
@@ -190,10 +191,10 @@ class TrainingArguments(CheckedNames, ArgumentSetters, SettingFields):
         if is_deepspeed_enabled(self):
             activate_loading(self)
 
-    def _convert(self) -> None:
+    def _convert(self, names: Collection[str] | None = None) -> None:
         "Convert equivalent values to one form."
         # fields added by a subclass are not converted
-        for name in TrainingArguments.__dataclass_fields__:
+        for name in TrainingArguments.__dataclass_fields__.keys() & (names or TrainingArguments.__dataclass_fields__):
             # report_to is read as a list, and stored as it was given
             setattr(self, name, to_builtin(vars(self)[name] if name == "report_to" else getattr(self, name)))
         if isinstance(self.output_dir, str):
@@ -415,6 +416,7 @@ def without_subclass_fields(args: TrainingArguments) -> dict[str, Any]:
 def resolve_args(
     args: TrainingArguments | dict[str, Any] | None,
     settings: TrainingArgumentsKwargs | dict[str, Any] | None = None,  # take precedence over args
+    only: bool = False,  # whether the values of `args` are known to be valid
 ) -> TrainingArguments:  # a new object
     "Return a validated copy of `args` with `settings` applied; raise TypeError for another type or an unknown name."
     changes = translate_legacy(cast(dict, settings or {}))
@@ -430,5 +432,5 @@ def resolve_args(
         setattr(new, name, copy.deepcopy(value))
         # no longer derived from other fields
         vars(new).get("_filled", {}).pop(name, None)
-    new.check()
+    new.check(changes if only else None)
     return new

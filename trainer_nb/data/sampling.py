@@ -70,9 +70,6 @@ def share_batches(
 # %% ../../nbs/03_data/01_sampling.ipynb #45bc7d23
 def split_global_batch(settings: dict, n: int) -> dict:
     "Return settings with which n processes use the same global batch; raise ValueError if it cannot be divided."
-    if (settings.get("accelerator_config") or {}).get("split_batches"):
-        # the batch size is global already
-        return {}
     steps = settings["gradient_accumulation_steps"]
     size = settings["per_device_train_batch_size"]
     from_steps = math.gcd(steps, n)

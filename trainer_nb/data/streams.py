@@ -371,12 +371,7 @@ class CountingCollate:
         try:
             with making_batch(): return *self._own(group), mark
         except StopIteration as error:
-            raise ended_early(f"the data_collator raised it{self._place(mark)}") from error
-
-    def _place(self, mark: StreamMark | None) -> str:
-        info = get_worker_info()
-        upto = "" if mark is None else f" at sample {mark.given} of this reader"
-        return upto + ("" if info is None else f" in data worker {info.id}")
+            raise ended_early("the data_collator raised it") from error
 
     def _own(self, group: list):
         if not self.size: return self._ready(group)

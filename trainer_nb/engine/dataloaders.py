@@ -18,7 +18,6 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSam
 
 from ..args.fields import settings_table
 from ..args.training_args import TrainingArguments
-from ..args.parallel import accelerator_option
 from ..core.errors import of_package, short_repr, warn
 from ..core.tree import of_library
 from ..data.loader import DividedLoader, ResumableLoader
@@ -229,20 +228,6 @@ def divide_loader(
     share = rank_shard(learner)
     return loader if share.of == 1 or loader is dataset else DividedLoader.of(loader, share, learner.args.order_seed)
 
-def per_process_batch_size(
-    learner: TrainerBase,
-    size: int,  # of a batch, by the settings
-) -> int:
-    "Return the number of samples of a batch for one process; raise ValueError if it cannot be split evenly."
-    n = rank_shard(learner).of
-    if n == 1 or not accelerator_option(learner.args, "split_batches"): return size
-    if size % n:
-        raise ValueError(
-            f"accelerator_config has split_batches=True, and a batch of {size} samples cannot be split evenly among"
-            f" {n} processes."
-        )
-    return size // n
-
 def make_train_loader(learner: TrainerBase) -> DataLoader:
     "Return the loader of the training data. Raise ValueError without training data, TypeError if it is not a data set."
     dataset = learner.train_dataset
@@ -268,8 +253,7 @@ def make_train_loader(learner: TrainerBase) -> DataLoader:
     def sampler_of(_: Any) -> Sampler:
         # orders by length use the original data set: its column with the lengths is no argument of the model
         return learner._get_train_sampler(*positional_args(learner._get_train_sampler, dataset))
-    batch_size = per_process_batch_size(learner, args.train_batch_size)
-    return make_loader(learner, dataset, "training", batch_size, sampler_of, args.dataloader_drop_last)
+    return make_loader(learner, dataset, "training", args.train_batch_size, sampler_of, args.dataloader_drop_last)
 
 def make_test_loader(learner: TrainerBase, dataset: Any) -> DataLoader:
     "Return a loader of every sample, in order."
@@ -277,8 +261,7 @@ def make_test_loader(learner: TrainerBase, dataset: Any) -> DataLoader:
         raise ValueError("There is no data set to predict on; call predict(dataset).")
     if isinstance(dataset, DataLoader): return dataset
     check_dataset(dataset, "the data set")
-    batch_size = per_process_batch_size(learner, learner.args.eval_batch_size)
-    return make_loader(learner, dataset, "evaluation", batch_size, learner._get_eval_sampler)
+    return make_loader(learner, dataset, "evaluation", learner.args.eval_batch_size, learner._get_eval_sampler)
 
 def make_loader(
     learner: TrainerBase,

@@ -29,7 +29,7 @@ from .counters import WatchedItems, is_loss_scaled, num_non_embedding_parameters
 from .dataloaders import allowed_columns, check_eval_data, check_given_data, count_samples
 from .dataloaders import defining_package, divide_loader, initial_training_values, is_overridden
 from .dataloaders import is_iterable_only, make_eval_loader, make_test_loader, make_train_loader
-from .dataloaders import make_train_sampler, per_process_batch_size, rank_shard, signature_columns
+from .dataloaders import make_train_sampler, rank_shard, signature_columns
 from .generate import NO_GENERATION, generating_step, padding_token, warn_of_idle
 from .given_parts import NO_MODEL_MESSAGE, ModelFact, UserPart, check_is_model, check_not_elsewhere
 from .given_parts import check_not_remote, check_parts, current_step, local_model, optimizer_settings, own_forward
@@ -395,7 +395,7 @@ class TrainerBase:
 
     def get_total_train_batch_size(self, args: TrainingArguments) -> int:
         "Return the number of samples per optimizer step, over all processes."
-        return per_process_batch_size(self, args.train_batch_size) * rank_shard(self).of * args.gradient_accumulation_steps
+        return args.train_batch_size * rank_shard(self).of * args.gradient_accumulation_steps
 
     def set_initial_training_values(self, args: TrainingArguments, dataloader: Any) -> tuple:
         """Return epochs, steps per epoch, samples per epoch, samples of the run, samples per step, micro-batches per

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from ..args.parallel import accelerator_option
 from ..args.training_args import TrainingArguments, hide_tokens
 from ..core.callbacks import TrainerState
 from ..core.errors import warn
@@ -103,8 +102,7 @@ def result_rows(state: TrainerState) -> list[dict]:
 
 def hyperparameters(args: TrainingArguments, processes: int = 1) -> dict:
     "Return the settings that decide a training, under the names that the Trainer's cards have for them."
-    is_global = bool(accelerator_option(args, "split_batches"))
-    batch = args.train_batch_size * args.gradient_accumulation_steps * (1 if is_global else processes)
+    batch = args.train_batch_size * args.gradient_accumulation_steps * processes
     values = {
         "learning_rate": args.learning_rate, "train_batch_size": args.train_batch_size,
         "eval_batch_size": args.eval_batch_size, "seed": args.seed, "num_devices": processes,
