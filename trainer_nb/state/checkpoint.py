@@ -37,7 +37,7 @@ from ..engine.run_state import RunState
 from ..engine.snapshot_fields import ModuleWalk
 from .checkpoint_dirs import CorruptCheckpoint, read_manifest, verify_checkpoint, write_manifest
 from .model_files import PretrainedModel, adapter_names, adapter_state_keys, check_same_weights
-from .model_files import read_weights, unchanged_base_names, write_weights
+from .model_files import read_torch_file, read_weights, unchanged_base_names, write_weights
 
 # %% ../../nbs/07_state/03_checkpoint.ipynb #48ef718a
 TYPE_KEY = "~"
@@ -191,6 +191,10 @@ def read_tensors(
     from safetensors import safe_open
     tensors: dict[str, torch.Tensor] = {}
     for file in {file for file, *_ in places.values()}:
+        if file.endswith((".pt", ".bin")):
+            state = read_torch_file(folder / file)["state"]
+            tensors |= {n: state[place[1]][place[2]] for n, place in places.items() if place[0] == file}
+            continue
         with safe_open(folder / file, "pt") as opened:
             for name, (where, key, *how) in places.items():
                 if where != file: continue
@@ -323,6 +327,7 @@ def write_run_state(
     package: CheckpointContents, folder: Path,
     found: dict[str, tuple],  # as returned by write_model
     name: str = "run.json",
+    kept: Mapping[str, tuple] = {},  # (file, keys) of tensors that are in other files already, by name
 ):
     "Write the state that a run needs to continue, except the weights that are written already."
     snapshot = package.snapshot
@@ -336,7 +341,7 @@ def write_run_state(
     # without the log
     state = {"state": about.pop("state")} if "state" in about else {}
     values = {k: encode_value(v, tensors, k) for k, v in (snapshot.values | state | {"about": about}).items()}
-    places: dict[str, tuple] = {}
+    places = dict(kept)
     for key, entry in package.entries.items():
         if isinstance(entry, str) and key in found:
             places.setdefault(entry, found[key])
@@ -385,14 +390,9 @@ def read_checkpoint(
     "Read the snapshot in a folder without unpickling; raise CorruptCheckpoint if the folder is incomplete or altered."
     folder = Path(folder)
     verify_resumable(folder)
-    return read_snapshot_files(folder, json.loads((folder / "run.json").read_text("utf-8")), like, world)
-
-def read_snapshot_files(
-    folder: Path, written: dict,
-    like: torch.Tensor | None = None,  # as for `read_shards`
-    world: World = SINGLE_PROCESS,
-) -> Snapshot:
-    "Return the snapshot that run.json describes."
+    # beside the Trainer's files, it has another name
+    path = next(p for p in (folder / "run.json", folder / "rest.json") if p.name == "rest.json" or p.is_file())
+    written = json.loads(path.read_text("utf-8"))
     tensors = read_tensors(folder, written["tensors"])
     # the former memory layout, on which an optimizer may rely
     for n, strides in written.get("strides", {}).items():

@@ -12,7 +12,6 @@ import random
 from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import torch
@@ -28,12 +27,10 @@ from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from ..engine.snapshot import capture_snapshot
 from ..engine.snapshot_tensors import Snapshot
-from .checkpoint import CheckpointContents, read_snapshot_files, state_dict_entries, verify_resumable
-from .checkpoint import write_model, write_run_state
-from .checkpoint_dirs import CorruptCheckpoint, has_manifest, write_manifest
+from .checkpoint import CheckpointContents, state_dict_entries, write_model, write_run_state
+from .checkpoint_dirs import CorruptCheckpoint, write_manifest
 from .hf_optimizer import convert_optimizer_state, convert_scheduler_state
-from .hf_optimizer import describe_group_differences, regroup, split_optimizer_state
-from .hf_optimizer import to_named_state_dict, to_torch_state_dict, trainer_param_groups
+from .hf_optimizer import describe_group_differences, regroup, to_torch_state_dict, trainer_param_groups
 from .model_files import check_not_pickled, read_torch_file, read_weights_for_model
 
 # %% ../../nbs/07_state/05_hf_checkpoint.ipynb #f57daa04
@@ -78,8 +75,8 @@ def _check_plain(value, where):
                         "save_format='safetensors' may keep it")
 
 # %% ../../nbs/07_state/05_hf_checkpoint.ipynb #584430ce
-def write_torch_files(package: CheckpointContents, folder: Path, groups: list[dict], schedule: dict):
-    "Write the files that the Trainer writes with torch."
+def write_torch_files(package: CheckpointContents, folder: Path, groups: list[dict], schedule: dict) -> dict[str, tuple]:
+    "Write the files that the Trainer writes with torch; return the places of the optimizer's tensors, by name."
     snapshot, args = package.snapshot, package.snapshot.values["args"]
     if "lr_lambdas" in schedule: schedule = schedule | {"lr_lambdas": [{} for _ in groups]}
     by_name = package.about["trainer"]["by_name"]
@@ -88,13 +85,16 @@ def write_torch_files(package: CheckpointContents, folder: Path, groups: list[di
         # the Trainer has other files for a sharded model, and reads no others
         weights = {k: snapshot.tensors[e] if isinstance(e, str) else e for k, e in package.entries.items()}
         save_plain(weights, folder / "pytorch_model_fsdp.bin")
-        save_plain(optimizer, folder / NAMED_OPTIMIZER)
-    else:
-        save_plain(optimizer, folder / "optimizer.pt")
+    file = NAMED_OPTIMIZER if by_name else "optimizer.pt"
+    save_plain(optimizer, folder / file)
     save_plain(schedule, folder / "scheduler.pt")
     if snapshot.values["scaler"]:
         save_plain(snapshot.values["scaler"], folder / "scaler.pt")
     torch.save(seeded_rng_states(mix_seed(args["seed"], SEED_FORWARD, snapshot.step, 0)), folder / "rng_state.pth")
+    names = [n for g in groups for n in g["params"]]
+    key_of = dict(zip(names, names if by_name else range(len(names))))
+    parts = [n.removeprefix("optimizer/").rpartition("/") for n in snapshot.tensors if n.startswith("optimizer/")]
+    return {f"optimizer/{name}/{key}": (file, key_of[name], key) for name, _, key in parts}
 
 # of a sharded model, with parameters by name
 NAMED_OPTIMIZER = "optimizer.bin"
@@ -110,22 +110,6 @@ def seeded_rng_states(
     return states
 
 # %% ../../nbs/07_state/05_hf_checkpoint.ipynb #c72d4bae
-def write_extra_state(
-    package: CheckpointContents, folder: Path,
-    found: dict[str, tuple],  # as returned by write_model
-    groups: list[dict],  # those in optimizer.pt
-):
-    "Write the values and tensors that the Trainer's files cannot hold."
-    snapshot = package.snapshot
-    values = {k: v for k, v in snapshot.values.items() if k not in ("state", "scaler", "lr_scheduler")}
-    optimizer = values["optimizer"]
-    values["optimizer"] = {k: v for k, v in optimizer.items() if k != "plain"} | {
-        "groups": [g["params"] for g in optimizer["groups"]], "order": [g["params"] for g in groups]}
-    values["lr_lambdas"] = snapshot.values["lr_scheduler"].get("lr_lambdas")
-    tensors = {n: t for n, t in snapshot.tensors.items() if not n.startswith("optimizer/")}
-    about = {k: v for k, v in package.about.items() if k not in ("state", "logs", "trainer")}
-    write_run_state(package._replace(snapshot=Snapshot(tensors, values), about=about), folder, found, "rest.json")
-
 def write_trainer_checkpoint(
     package: CheckpointContents,  # with `trainer_layout_info` in its `about`
     folder: Path,  # empty
@@ -144,8 +128,10 @@ def write_trainer_checkpoint(
         )
         if two:
             groups, schedule = regroup(groups, schedule, two) or (groups, schedule)
-        write_torch_files(package, folder, groups, schedule)
-        write_extra_state(package, folder, found, groups)
+        places = write_torch_files(package, folder, groups, schedule)
+        about = {k: v for k, v in package.about.items() if k != "trainer"}
+        # what the Trainer's files cannot hold
+        write_run_state(package._replace(about=about), folder, found, "rest.json", places)
     write_manifest(folder, package.manifest)
 
 # %% ../../nbs/07_state/05_hf_checkpoint.ipynb #684edfe6
@@ -317,7 +303,10 @@ def state_fields(run: RunState, there: TrainerState, state: TrainerState, mine: 
     callbacks = merge_callback_states(run, there.stateful_callbacks, mine["callbacks"])
     return position_fields(run, there) | {"state": state, "run": History().run_id, "callbacks": callbacks}
 
-def read_foreign_checkpoint(learner: TrainerBase, folder: Path) -> Snapshot:
+def read_trainer_checkpoint(
+    learner: TrainerBase,  # a prepared learner
+    folder: Path,
+) -> Snapshot:
     "Read the Trainer's checkpoint for this learner; raise ValueError if it does not fit."
     run = learner.run_state
     check_not_pickled(folder)
@@ -393,33 +382,3 @@ def describe_scaler_difference(run: RunState, file) -> list[str]:
     if file is None and scales_loss(run):
         return ["there is no scaler.pt: the scale of the gradients starts from its default"]
     return []
-
-# %% ../../nbs/07_state/05_hf_checkpoint.ipynb #16bbf2d1
-def read_own_checkpoint(folder: Path) -> Snapshot:
-    "Read a snapshot that this package wrote in the Trainer's layout."
-    written = json.loads((folder / "rest.json").read_text("utf-8"))
-    snapshot = read_snapshot_files(folder, written)
-    files = read_torch_files(folder)
-    state = read_trainer_state(folder)
-    values, functions, kept = snapshot.values, snapshot.values.pop("lr_lambdas"), snapshot.values["optimizer"]
-    groups, held = to_named_state_dict(files["optimizer"], kept["order"])
-    groups, schedule = cast(tuple[list, dict], regroup(groups, files["scheduler"], kept["groups"]))
-    state.stateful_callbacks = {}
-    tensors, others = split_optimizer_state(held)
-    values |= {
-        "state": state,
-        "scaler": files["scaler"],
-        "lr_scheduler": schedule | ({} if functions is None else {"lr_lambdas": functions}),
-        "optimizer": {k: v for k, v in kept.items() if k != "order"} | {"groups": groups, "plain": others},
-    }
-    return Snapshot(snapshot.tensors | tensors, values)
-
-def read_trainer_checkpoint(
-    learner: TrainerBase,  # a prepared learner
-    folder: str | Path,
-) -> Snapshot:
-    "Read a checkpoint in the Trainer's layout; raise CorruptCheckpoint if incomplete, ValueError on a mismatch."
-    folder = Path(folder)
-    if not has_manifest(folder): return read_foreign_checkpoint(learner, folder)
-    verify_resumable(folder)
-    return read_own_checkpoint(folder)

@@ -344,7 +344,7 @@ def read_snapshot(
     "Read the snapshot in a folder of either layout."
     run = learner.run_state
     like = run.device.strategy.example if everywhere and run.device is not None else None
-    if is_trainer_checkpoint(folder):
+    if is_trainer_checkpoint(folder) and not has_manifest(folder):
         snapshot = read_trainer_checkpoint(learner, folder)
     else:
         snapshot = read_checkpoint(folder) if like is None else read_checkpoint(folder, like, run.device.world)
