@@ -419,7 +419,7 @@ def replace_existing(taken: Path, run: RunState) -> Path | None:
     if is_own_checkpoint(taken, run_id) or not any(taken.iterdir()): return move_aside(taken, run_id)
     other = checkpoint_run_id(taken)
     if other not in (None, run_id) and is_open_elsewhere(log_path(taken.parent, other)):
-        raise FileExistsError("another process writes checkpoints of its run there; give each run an output_dir of its own")
+        raise FileExistsError("another process writes its checkpoints there; give each run an output_dir of its own")
     retired = invalidate(taken)
     if other != run_id and "retired" not in run.reports.reported:
         run.reports.reported.add("retired")

@@ -182,7 +182,7 @@ class Comparison(Table):
         self,
         steps: StepRange | None = None,  # the first and the last one, as (140, 230), or a range; None: all
     ) -> Chart:
-        "Plot both losses, with the step at which they diverge, and the size of their difference on a logarithmic scale."
+        "Plot both losses, with the step at which they diverge, and the size of their difference (logarithmic)."
         first, last = step_bounds(steps)
         return self._chart([row for row in self if first <= row["step"] <= last])
 

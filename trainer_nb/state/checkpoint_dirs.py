@@ -199,7 +199,7 @@ def atomic_directory(
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #9c669a0a
 def move_into_place(folder: Path, place: Path, make_room):
-    "Rename a directory to its final path, and delete the directory that had it; another writer may create it in between."
+    "Rename a directory to its final path, and delete the one that had it; another writer may be faster."
     for tries in range(20, -1, -1):
         aside = None
         # without the lock, what is set aside would look abandoned
@@ -345,7 +345,7 @@ def find_latest_checkpoint(folder: str | Path) -> CheckpointInfo | None:
     return newest_checkpoint(whole)
 
 def newest_checkpoint(whole: Sequence[CheckpointInfo]) -> CheckpointInfo | None:
-    "Return the last checkpoint of the run that was written last, without those of a future that was left behind, or None."
+    "Return the last checkpoint of the run that was written last, without those of a discarded future, or None."
     if not whole: return None
     last = max(whole, key=lambda f: f.written)
     same = [f for f in whole if f.manifest.get("run") == last.manifest.get("run")]

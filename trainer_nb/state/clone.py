@@ -436,7 +436,7 @@ def check_functions(
             part = used_part(function, own, own)
             used = part or used_part(function, {}, own, copied_name)
             if used is None: continue
-            reads = f"{name}: the function {function.__qualname__} reads {used}, by closure, a default value or a global"
+            reads = f"{name}: the function {function.__qualname__} reads {used} (closure, default value or global)"
             if computes and part is not None and (package := defining_package(learner)) is not None:
                 raise InvalidOperation(
                     f"branch() and hyperparameter_search() cannot copy a {type(learner).__name__}: {package} has put a"

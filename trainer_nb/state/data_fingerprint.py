@@ -80,13 +80,13 @@ def describe_train_data(learner: TrainerBase) -> dict:
 
 # %% ../../nbs/07_state/07_data_fingerprint.ipynb #d460019d
 def describe_data(data: Any) -> dict[str, Any]:
-    "Return the class, the length and the fingerprint of a data set; without a fingerprint its attributes that are text."
+    "Return class, length and fingerprint of a data set; without a fingerprint its attributes that are text."
     found = {"class": type(data).__name__, "length": length_of(data), "fingerprint": data_fingerprint(data)}
     if found["fingerprint"] is not None: return found
     return found | {"text": {k: v for k, v in getattr(data, "__dict__", {}).items() if isinstance(v, str)}}
 
 def describe_function(function: Any) -> str | None:
-    "Return the name of a function or of a callable object's class, with the arguments of a partial function; None for None."
+    "Return the name of a function or of a callable object's class, with the arguments of a partial function."
     if function is None: return None
     if isinstance(function, functools.partial):
         given = [short_repr(v) for v in (*function.args, *function.keywords.items())]
@@ -94,7 +94,7 @@ def describe_function(function: Any) -> str | None:
     return getattr(function, "__qualname__", type(function).__qualname__)
 
 def describe_evaluation(learner: TrainerBase) -> dict[str, Any]:
-    "Return what identifies the values of the loop's evaluations: the evaluation sets, and the functions of the metrics."
+    "Return what identifies the values of evaluations: the evaluation sets, and the functions of the metrics."
     given = learner.eval_dataset
     sets = {key: data_of(data) for key, data in (given if isinstance(given, dict) else {"": given}).items()}
     name = (learner.args.metric_for_best_model or "").removeprefix("eval_")

@@ -278,13 +278,13 @@ def script_docstring(draft: Draft, path: Path) -> str:
         f"Trains {type(learner.model).__name__} as run {learner.history.run_id} was trained, {until}.",
         "",
         f"{_SIGNATURE_LINE} {start}",
-        "It consists of the cells that were executed, without calls of the learner's methods, which follow from its journal.",
+        "It consists of the cells that were executed; calls of the learner's methods are those of its journal.",
     ]
     if not mode.train:
         threads = f"{made['threads']} thread{'s' if made['threads'] > 1 else ''} (OMP_NUM_THREADS={made['threads']})"
         lines += [
             f"The weights are the same, byte for byte, with torch {made['torch']}, python {made['python']},",
-            f"{threads}, on the device {made['device']!r}. The script checks its weights at the end, and warns of a difference.",
+            f"{threads}, on the device {made['device']!r}. At its end, the script warns of a difference.",
         ]
     if draft.doubts: lines += ["", "Its weights may not be exactly the same:", *(f"- {d}" for d in draft.doubts)]
     return '"""' + "\n".join([*lines, ""]).replace("\\", "\\\\").replace('"""', "'''") + '"""'
@@ -374,7 +374,7 @@ def file_tensors(draft: Draft) -> dict[str, dict[str, torch.Tensor]]:
     return files
 
 def write_files(path: Path, text: str, files: Mapping[str, Mapping[str, torch.Tensor]]) -> list[Path]:
-    "Write the script and its files, and return the files; those of an older export are removed when these are complete."
+    "Write the script and its files, and return the files; those of an older export are removed at the end."
     folder = files_folder(path)
     new = path.with_name(f"{path.stem}_files.new")
     shutil.rmtree(new, ignore_errors=True)

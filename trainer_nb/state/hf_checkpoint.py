@@ -259,7 +259,7 @@ def read_torch_files(folder: Path) -> dict:
     for name in ("scheduler.pt",) if by_name else ("optimizer.pt", "scheduler.pt"):
         if not (folder / name).is_file():
             raise CorruptCheckpoint(
-                f"{folder} has no {name}, so it has no state to continue from: it was written with save_only_model=True."
+                f"{folder} has no {name}, so no state to continue from: it was written with save_only_model=True."
                 " Load the weights into the model, and train() begins a new run from them."
             )
     found = {

@@ -609,7 +609,7 @@ def download_checkpoint(
             return Path(there) / folder
     except Exception as error:
         raise ValueError(
-            f"{repo_id} cannot be resumed from ({describe_failure(error, repo_id)}), and there is no folder of this name."
+            f"{repo_id} cannot be resumed from ({describe_failure(error, repo_id)}), and no folder has this name."
         ) from error
     listed = f"; there are: {', '.join(names)}" if names else "; hub_strategy='checkpoint' pushes one with each save"
     raise ValueError(f"There is no {folder or 'checkpoint'} in {repo_id} to resume from{listed}.")

@@ -260,7 +260,7 @@ def read_torch_file(path: Path):
     raise CorruptCheckpoint(f"{path} {problem}.")
 
 def check_not_pickled(folder: Path):
-    "Raise ValueError for the pickled files of FSDP's shards and of DeepSpeed's engine, which can run code as they are read."
+    "Raise ValueError for the pickled files of FSDP's shards and of DeepSpeed, which can run code as they are read."
     if any(folder.glob("global_step*")):
         origin, merge = "DeepSpeed's engine", f"python {folder / 'zero_to_fp32.py'} {folder} OUT"
     elif (folder / "pytorch_model_fsdp_0").is_dir():
@@ -286,7 +286,7 @@ def read_weights(
     if not files:
         pickled = sorted((*folder.glob("pytorch_model*.bin"), *folder.glob("adapter_model.bin")))
         if not pickled:
-            raise CorruptCheckpoint(f"{folder} holds no weights: it has no file *.safetensors, and no pytorch_model.bin.")
+            raise CorruptCheckpoint(f"{folder} holds no weights: it has no *.safetensors, and no pytorch_model.bin.")
         return {k: v for p in pickled for k, v in read_torch_file(p).items()}
     try:
         return {k: v for p in files for k, v in load_file(p).items()}

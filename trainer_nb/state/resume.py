@@ -308,7 +308,7 @@ def describe_frozen(
     run: RunState,  # restored
     before: set[str],  # names of the parameters that were trainable in the learner as it was made
 ) -> list[str]:
-    "Return sentences about parameters that the checkpoint has frozen or unfrozen, unless an act or a callback may have."
+    "Return sentences about parameters that the checkpoint has frozen or unfrozen, unless an act has."
     # a callback that unfreezes layer after layer does so in each run
     if any(not of_package(type(callback)) for callback in run.callbacks.callbacks): return []
     acts = [e for e in run.history.events if not e["abandoned"]]
@@ -339,7 +339,7 @@ def restart_epoch_data(run: RunState, snapshot: Snapshot) -> list[str]:
 # %% ../../nbs/07_state/10_resume.ipynb #7ddeeafa
 def read_snapshot(
     learner: TrainerBase, folder: Path,
-    everywhere: bool = False,  # all processes call this; each one of a sharded run reads its shards if they are in files
+    everywhere: bool = False,  # all processes call this; those of a sharded run read their shards
 ) -> Snapshot:
     "Read the snapshot in a folder of either layout."
     run = learner.run_state
@@ -369,7 +369,7 @@ def check_run_not_open(run: RunState, folder: Path, snapshot: Snapshot):
 
 @contextmanager
 def replaced_past(run: RunState) -> Iterator[None]:
-    "Put another past into a run in the block, and drop what belongs to the former one; if an error is raised, it stays."
+    "Put another past into a run in the block, and drop what belongs to the former one, unless an error is raised."
     history, best = run.history, run.state.best_model_checkpoint
     try:
         with whole_or_not(run):

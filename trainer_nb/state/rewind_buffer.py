@@ -324,7 +324,7 @@ def save_newest_snapshot(
     learner: TrainerBase,
     place: str | Path | None = None,  # a folder; None: checkpoint-<step> in output_dir
 ) -> Path:
-    "Write the newest complete snapshot in memory as a checkpoint; return its folder. Raise InvalidOperation without one."
+    "Write the newest complete snapshot in memory as a checkpoint; raise InvalidOperation without one."
     run = learner.run_state
     held = [
         snapshot for snapshot in (run.first.snapshot, *learner.snapshots.values(), *get_rewind_buffer(run).kept)

@@ -163,7 +163,7 @@ def find_construction(learner: TrainerBase, statements: Sequence[Statement]) -> 
                            " to a variable. Make it in a cell or at the top level of the script, as in learn = Learner(...).")
 
 def calls_verb(s: Statement) -> bool:
-    "Check whether a verb was called in a statement; the journal does not contain the object that those for callbacks take."
+    "Check whether a verb was called in a statement, other than one for callbacks, whose object no journal has."
     return any(s.contains(key[:3]) and not verb.endswith("_callback") for key, (verb, _, _) in VERB_CALLS.items())
 
 def is_journaled(
@@ -181,7 +181,7 @@ def select_statements(
     made: Statement,  # makes the learner
     own: set[str],
 ) -> list[Statement]:
-    "Return the statements that a script repeats. Raise InvalidOperation if it cannot make what the learner is made with."
+    "Return the statements that a script repeats. Raise InvalidOperation if it cannot make the learner's parts."
     # names that the script does not bind
     missing = {"display", "get_ipython"}
     kept: list[Statement] = []
@@ -281,7 +281,7 @@ def collect_actions(
     statements: Sequence[Statement],  # after the learner's
     start: RunStart,
 ) -> list[Action]:
-    "Return the acts that count since the start, those that went back, and statements at the step of the next call of a verb."
+    "Return the acts that count since the start, those that went back, and the statements, each at its step."
     ids = ancestor_run_ids(learner.history)
     events = learner.history.events
     calls = [(key[:3], step, count) for key, (_, step, count) in VERB_CALLS.items() if key[3] in ids]

@@ -177,7 +177,7 @@ class LRFindResult(LearnerResult):
             if self.suggestion is not None: return self.suggestion
             raise ValueError(f"There is no suggestion: {self.reason}.{describe_other_rates(self)}")
         if rule not in self.suggestions:
-            raise ValueError(f"There is no rate of {rule!r}; there is one of {', '.join(self.suggestions) or 'no rule'}.")
+            raise ValueError(f"There is no rate of {rule!r}, only of {', '.join(self.suggestions) or 'no rule'}.")
         rate = self.suggestions[rule]
         if rate is None: raise ValueError(f"{rule} has no answer on this curve. {self.verdict}".rstrip())
         return rate
