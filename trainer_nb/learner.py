@@ -657,8 +657,7 @@ class DiagnosticsMixin(TrainerBase):
     @exclusive
     def watch(self,
               every: int = 10,   # steps between two measurements
-              # these, "weight", and functions of (module, inputs, output)
-              what: str | Callable | Iterable[str | Callable] = ("output", "gradient", "update", "histogram"),
+              what: str | Iterable[str] = ("output", "gradient", "update", "histogram"),  # these, and "weight"
               layers: str | Iterable[str] | None = None   # names, prefixes of names, or patterns with *; None: all
              ):
         """Measure layers while training, from the next step on; learn.watched shows the result.

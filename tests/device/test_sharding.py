@@ -260,7 +260,7 @@ def test_tools_leave_no_trace(like):
     "They see whole weights, and what DDP would see; what needs the model in one process is refused."
     learn, plain = make(), make(fsdp=None)
     with learn.launch(2), plain.launch(2):
-        for l in (learn, plain): l.step(2); l.watch(2, ("output", "weight", "gradient", "update", norm_of))
+        for l in (learn, plain): l.step(2); l.watch(2, ("output", "weight", "gradient", "update"))
         found, there = learn.inspect(), plain.inspect()
         assert [o.weight.norm for o in found.layers] == pytest.approx([o.weight.norm for o in there.layers], rel=1e-4)
         assert [o.grad.norm for o in found.layers] == pytest.approx([o.grad.norm for o in there.layers], rel=1e-3, abs=1e-5)
@@ -278,9 +278,6 @@ def test_tools_leave_no_trace(like):
         learn.run_on_all(lambda learn: learn.model.eval()(torch.ones(2, 8)).sum().item())   # leaves the root together
         learn.train()
     same(like, learn)
-
-
-def norm_of(module, inputs, output): return output.norm()
 
 
 def test_frozen_and_an_optimizer_of_ones_own():

@@ -91,6 +91,7 @@ class Own(Items):
 def broken(i): return (X[i], Y[i]) if i != 77 else 1 / 0
 def pairs(x, y): return TensorDataset(x, y)
 FEW = (torch.arange(300) < 5).long()
+WINDOWS = X.flatten().unfold(0, 16, 1)[:400]
 SORTED = Y[:300].argsort(stable=True)
 GAPS = torch.where(torch.rand(300, 8, generator=G) < 0.01, torch.nan, X[:300])
 SUMS = X.sum(1, keepdim=True)
@@ -289,6 +290,8 @@ FAULTS = {
         ({"optimizers": lambda model: torch.optim.Adam([{"params": model[0].parameters(), "lr": 0.0}, {"params": model[2].parameters()}])}, {}),
     ],
     "data that are loaded in time": [({"data": Items(lambda i: (time.sleep(0.02), (X[i], Y[i]))[1]), "max_steps": 1000}, {"data": Items(lambda i: (X[i], Y[i])), "max_steps": 1000})],
+    "a metric of right predictions": [({"compute_metrics": lambda p: {"accuracy": float((p[0].argmax(-1)[:-1] == p[1][1:]).mean())}}, {"compute_metrics": lambda p: {"accuracy": float((p[0].argmax(-1) == p[1]).mean())}})],
+    "windows of other times": [({"data": pairs(WINDOWS[::2], Y[::2]), "eval_dataset": pairs(WINDOWS[1::2], Y[1::2]), "model": lambda: nn.Linear(16, 2)}, {"data": pairs(WINDOWS[:200], Y[:200]), "eval_dataset": pairs(WINDOWS[216:], Y[216:]), "model": lambda: nn.Linear(16, 2)})],
     "dimensions in their order": [({"model": net(lambda n, x: whole(n, x.view(len(x), 2, 4).reshape(-1, 4, 2).flatten(1)))}, {"model": net(lambda n, x: whole(n, x.view(len(x), 2, 4).transpose(1, 2).flatten(1)))})],
     "evaluation samples that are not trained": [
         ({"eval_dataset": pairs(X[250:350], Y[250:350])}, {}),
@@ -487,6 +490,7 @@ LANGUAGE = {
     "labels in the places of their tokens": {"change": shifted},
     "tokens that the model has": {"model": lambda: gpt(50)},
     "known tokens": {"data": lambda tokens: texts(tokens, strange)},
+    "one begin token": {"data": lambda tokens: [{"input_ids": [setattr(tokens, "bos_token", "<end>") or tokens.bos_token_id]*2 + row["input_ids"]} for row in texts(tokens)]},
     "tied weights": {"model": untied},
     "labels that are trained": {"change": unanswered},
     "tokens other than padding": {"data": lambda tokens: long(tokens), "per_device_train_batch_size": 64},

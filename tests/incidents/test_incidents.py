@@ -5,11 +5,8 @@ from run_incidents import examples, run_healthy, run_incident
 from tiny import INCIDENTS
 
 # What is not named yet: the README of this folder says what would be seen.
-MISSED = {"mask_not_flipped", "colours_in_other_order", "windows_split_at_random", "begin_token_twice", "bytes_begin_anew",
-          "new_tokens_not_trained", "best_weights_not_copied", "metric_not_shifted", "shuffled_on_each_process",
-          "tokens_of_another_vocabulary"}
-# What is found in them, and in the twins of incidents, is false: the README says why.
-WARNED = {"windows_split_by_time", "new_tokens_not_trained", "best_weights_not_copied"}
+MISSED = {"mask_not_flipped", "colours_in_other_order", "bytes_begin_anew", "new_tokens_not_trained",
+          "shuffled_on_each_process", "tokens_of_another_vocabulary"}
 
 
 @pytest.mark.parametrize("incident", INCIDENTS, ids=lambda o: o.name)
@@ -17,11 +14,11 @@ def test_an_incident_is_named(incident, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     row, new, twin = run_incident(incident)
     assert (row["cause"] == "named") == (incident.name not in MISSED), new
-    assert bool(twin) == (incident.name in WARNED), twin
+    assert not twin
 
 
 @pytest.mark.parametrize("name", [*HEALTHY, *examples()])
 def test_nothing_is_found_in_a_healthy_program(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = run_healthy(HEALTHY.get(name) or examples()[name], name in HEALTHY)
-    assert bool(found) == (name in WARNED), found
+    assert not found

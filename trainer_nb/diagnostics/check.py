@@ -25,7 +25,7 @@ from ..data.collate import infer_batch_size, shallow_copy_batch
 from ..device.weight_storage import is_read_only
 from .evidence import CHECKS, Check, Evidence, EvidenceError, Finding, Unavailable, check
 from .evidence import digest, names_in_short, sample_parts, without_loader
-from .interpret import collect_tensors, unchanged_data
+from .interpret import collect_tensors, first_part, is_classification, unchanged_data
 from .isolated import begin_step, isolated_training
 from .layers import update_norms
 # its checks are added to the table
@@ -34,6 +34,7 @@ from .model_checks import batch_norms
 from .tensor_stats import split_window
 from ..display.tables import TitledTable, format_duration, format_value
 from ..engine.dataloaders import is_overridden
+from ..engine.eval_outputs import EvalPrediction
 from ..engine.evaluate import evaluation_mode
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import weight_checksums
@@ -164,7 +165,7 @@ def clipping_leaves_gradients(seen: Evidence) -> tuple[str, str] | None:
     if line := cure_of_sum(seen): return f"{what}; the loss of a batch is {SUM}", line
     return what, f"max_grad_norm={norm:.1g}"
 
-@check("a best model by its metric", "the worst model counts as the best, or the rate falls while the model gets better",
+@check("a best model by its metric", "the worst model counts as best, or the rate falls while it gets better",
        "greater_is_better=False", severity="error")
 def best_model_by_metric(seen: Evidence) -> str | tuple[str, str] | None:
     args, given = seen.learner.args, seen.learner.run_state.lr_scheduler
@@ -172,9 +173,23 @@ def best_model_by_metric(seen: Evidence) -> str | tuple[str, str] | None:
     is_low = sounds_lower_better(name)
     if isinstance(given, torch.optim.lr_scheduler.ReduceLROnPlateau) and (given.mode == "min") != is_low:
         what = f"the schedule waits for a {given.mode} of metric_for_best_model={name!r}, by its mode={given.mode!r}"
-        return what, f"learn.args.lr_scheduler_kwargs = {{**learn.args.lr_scheduler_kwargs, 'mode': {'min' if is_low else 'max'!r}}}"
+        kwargs = "learn.args.lr_scheduler_kwargs"
+        return what, f"{kwargs} = {{**{kwargs}, 'mode': {'min' if is_low else 'max'!r}}}"
     if not args.greater_is_better or not is_low: return None
     return f"the lower metric_for_best_model={name!r} is, the better, by its name, and greater_is_better is True"
+
+@check("a metric of right predictions", "it is computed along another dimension, or compares each token with the next",
+       "a causal model predicts the next token: compare predictions[:, :-1] with labels[:, 1:]", severity="error")
+def metric_of_right_predictions(seen: Evidence) -> str | None:
+    learner, predicted, labels = seen.learner, first_part(seen.outputs.predicted), first_part(seen.outputs.labels)
+    if learner.compute_metrics is None or learner.preprocess_logits_for_metrics or learner.args.batch_eval_metrics:
+        raise Unavailable("there is no compute_metrics that gets the outputs of the model")
+    if not is_classification(predicted, labels) or labels.max() >= predicted.shape[-1]: raise Unavailable("no classes")
+    right = torch.zeros_like(predicted).scatter_(-1, labels.cpu().long().clamp(min=0)[..., None], 1.0)
+    if seen.shifts_labels: right = right.roll(-1, 1)
+    found = learner.compute_metrics(EvalPrediction(right.float().numpy(), labels.cpu().numpy()))
+    wrong = [(name, value) for name, value in found.items() if "accuracy" in name and value < 0.99]
+    return f"{wrong[0][0]} is {format_value(float(wrong[0][1]))} of predictions that are all right" if wrong else None
 
 @check("batches for batch norms", "mean and variance of so few samples are noise, also with gradient accumulation",
        "use larger micro-batches, or GroupNorm")
@@ -183,7 +198,7 @@ def batches_for_batch_norms(seen: Evidence) -> str | tuple[str, str] | None:
     fast = [m.momentum for m in norms if m.track_running_stats and (m.momentum or 0) > 0.5]
     if fast:
         change = "m.__dict__.update(momentum=1 - m.momentum) if getattr(m, 'track_running_stats', False) else None"
-        what = f"the running statistics of {len(fast)} batch norms are nearly those of the last batch: momentum={fast[0]:g}"
+        what = f"the statistics of {len(fast)} batch norms are nearly those of the last batch: momentum={fast[0]:g}"
         return what, f"learn.model.apply(lambda m: {change})"
     n = infer_batch_size(seen.batch)
     # with 4 samples the error is higher by 3.7 points, with 2 by 11 (Wu and He, "Group Normalization", 2018); who
@@ -247,7 +262,8 @@ def one_batch_can_be_learned(seen: Evidence) -> str | tuple[str, str] | None:
         losses = fit_one_batch(seen, rate)
         if len(losses) < 10: raise Unavailable("steps take too long to try")
         if min(losses[-5:]) < losses[0] - 0.03 * abs(losses[0]): return None
-    what = f"{len(losses)} updates on one batch moved its loss from {format_value(losses[0])} to {format_value(losses[-1])}"
+    begin, end = format_value(losses[0]), format_value(losses[-1])
+    what = f"{len(losses)} updates on one batch moved its loss from {begin} to {end}"
     n = infer_batch_size(seen.batch) or 0
     # similarities of normalized vectors are at most 1, so a softmax over a batch of them stays nearly even
     if n < 4 or not math.isclose(losses[0], math.log(n), rel_tol=0.03): return what

@@ -288,6 +288,19 @@ def evaluation_samples_not_trained(seen: Evidence) -> str | None:
         )
     return None
 
+@check("windows of other times", "windows overlap, so a random split puts the neighbours of each into the training",
+       "split by time, and leave the length of a window out between the parts")
+def windows_of_other_times(seen: Evidence) -> str | None:
+    known = seen.training_samples.columns()
+    before, after = ({row.tobytes() for row in part} for part in (known[:, :-1], known[:, 1:]))
+    for name, (_, samples) in seen.evaluation_sets.items():
+        rows = [row for row in samples.columns() if len(set(row)) > 8]
+        inside = sum(row[1:].tobytes() in before and row[:-1].tobytes() in after for row in rows)
+        if inside < 2 or inside < 0.2 * len(samples.indexes): continue
+        of = f"of the evaluation set{' ' + name if name else ''}"
+        return f"{inside} of {len(rows)} windows {of} lie between two of the training data"
+    return None
+
 @check("one label for each input", "the model cannot fit both, and the loss of these samples does not fall",
        "find out which label is right")
 def one_label_for_each_input(seen: Evidence) -> str | None:

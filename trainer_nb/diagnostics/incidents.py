@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from typing import Any, NamedTuple
@@ -49,6 +49,22 @@ def workers_see_changes(past: Past) -> str | None:
     changed = [name for name, value in now if name.startswith("train_dataset.") and first.get(name, value) != value]
     if not changed: return None
     return f"{names_in_short(changed)} was changed in the run, and persistent workers read the data"
+
+def kept_weights(past: Past) -> dict[str, bool]:
+    "Return what keeps all weights of the model, by name, and whether they are the weights themselves."
+    state, found = past.run.model.state_dict(), {}
+    for holder in (past.learner, *past.run.callbacks.callbacks):
+        for name, kept in vars(holder).items():
+            if not isinstance(kept, Mapping) or kept.keys() != state.keys(): continue
+            if not all(isinstance(t, torch.Tensor) for t in kept.values()): continue
+            found[f"{type(holder).__name__}.{name}"] = all(kept[k].data_ptr() == t.data_ptr() for k, t in state.items())
+    return found
+
+@incident("kept weights that are copies", "state_dict() returns the weights themselves, which are trained on",
+          "keep copy.deepcopy(model.state_dict())", severity="error")
+def kept_weights_are_copies(past: Past) -> str | None:
+    names = [name for name, are_same in kept_weights(past).items() if are_same]
+    return f"{names_in_short(names)} holds the weights of the model, and no copy of them" if names else None
 
 @incident("units that fire")
 def units_fire(past: Past) -> Finding | None:
@@ -287,8 +303,9 @@ def losses_fall(past: Past) -> Finding | None:
     last = losses[-STILL:]
     is_constant = last.min() == last.max()
     # as much as it earns, a policy loses, and its loss stays about 0
-    if not is_constant and (has_fallen(losses) or losses.min() < 0 < losses.max()): return None
     begin, third = int(past.steps[0]), len(losses) // 3
+    falls = has_fallen(losses) or median(losses[-third:]) < 0.85 * median(losses[:third])
+    if not is_constant and (falls or losses.min() < 0 < losses.max()): return None
     first, final = (format_value(float(part.mean())) for part in (losses[:third], losses[-third:]))
     seen = f"the mean loss of the last third of {len(losses)} steps is {final}, that of the first third {first}"
     if is_constant:
@@ -419,6 +436,8 @@ def evaluations_do_not_rise(past: Past) -> Finding | None:
                 "warning", seen, f"the evaluation drifts away since {names_in_short(made[first])} was changed at step"
                 f" {first}: what is trained since then is not what is evaluated", again if stays else Try(max(first - 1, 0)).line,
             )
+        # the best ones are put back
+        if not all(kept_weights(past).values()): return None
         return Finding(
             "warning", seen,
             "overfitting: the model learns the samples by heart; more data, augmentation, weight_decay or fewer epochs",

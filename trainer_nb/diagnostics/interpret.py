@@ -25,7 +25,7 @@ from ..data.sampling import Cursor
 from ..device.accelerator import unwrap
 from .tensor_stats import select_rows
 from ..display.svg import HtmlDisplay, image_grid, matrix_table, waveform_svg
-from ..display.tables import Table, escape_html, format_value, html_table, to_frame
+from ..display.tables import Table, escape_html, format_value, html_table, text_table, to_frame
 from ..engine.evaluate import EvalBatches, eval_dataloader, evaluation_mode
 from ..engine.generate import NO_GENERATION, left_there
 from ..engine.loss import split_labels
@@ -284,11 +284,8 @@ def is_classification(predicted: object, labels: object) -> bool:
     return columns and not labels.is_floating_point()
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #d2a6086f
-def formula_losses(
-    predicted: object,  # of one batch
-    labels: object,  # of one batch
-) -> torch.Tensor | None:
-    "Return the loss of each example; None if no formula applies."
+def formula_losses(predicted: object, labels: object) -> torch.Tensor | None:
+    "Return the loss of each example of a batch; None if no formula applies."
     if not (isinstance(predicted, torch.Tensor) and isinstance(labels, torch.Tensor) and labels.ndim): return None
     predicted = predicted.detach().float()
     if is_classification(predicted, labels) and labels.ndim == 1:
@@ -301,11 +298,8 @@ def formula_losses(
     return squares.flatten(1).mean(1) if labels.ndim > 1 else squares
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #44d5ee3c
-def single_example_loss(
-    learner: TrainerBase,
-    batch: Any,  # is not reused afterwards
-) -> float:
-    "Return the learner's own loss of a batch of one; raise ValueError without labels."
+def single_example_loss(learner: TrainerBase, batch: Any) -> float:
+    "Return the learner's own loss of a batch of one, which is not reused; raise ValueError without labels."
     try:
         loss = learner.prediction_step(unwrap(learner.run_state.wrapped_model), batch, True)[0]
     except Exception as error:
@@ -389,7 +383,6 @@ class TopLosses(Table):
     "Show the worst examples, worst first: pictures for images, text for tokens, else numbers."
     @property
     def indexes(self) -> list[int]: return [example.index for example in self]
-
     @property
     def losses(self) -> list[float]: return [example.loss for example in self]
 
@@ -469,7 +462,8 @@ class Confusion:
         if len(self.names) > 12:
             lines = [f"{c:6}  {format_value(a)} taken for {format_value(p)}" for a, p, c in self.most_confused()[:12]]
         else:
-            lines = _align_columns(self.counts, self.names)
+            rows = [dict(zip(self.names, (str(c or "·") for c in row))) for row in self.counts]
+            lines = [text_table([{"actual \\ predicted": name} | row for name, row in zip(self.names, rows)])]
         return "\n".join([self._head(), *lines])
 
     def _repr_html_(self):
@@ -477,14 +471,6 @@ class Confusion:
         if len(self.names) <= 30: return head + matrix_table(self.counts, self.names, self.names)
         rows = [{"actual": a, "predicted": p, "count": c} for a, p, c in self.most_confused()[:20]]
         return head + f"<div>{len(self.names)} classes; the commonest mistakes:</div>" + html_table(rows)
-
-# %% ../../nbs/08_diagnostics/03_interpret.ipynb #f7e30e98
-def _align_columns(counts: np.ndarray, names: Sequence[str]) -> list[str]:
-    "Return a matrix as lines of text with aligned columns."
-    cells = [["actual \\ predicted", *map(format_value, names)]]
-    cells += [[format_value(name), *(str(c or "·") for c in row)] for name, row in zip(names, counts)]
-    widths = [max(map(len, column)) for column in zip(*cells)]
-    return ["  ".join(c.rjust(w) for c, w in zip(row, widths)) for row in cells]
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #7bf52480
 # classes; beyond this the matrix would have more than 4 million cells
@@ -506,18 +492,13 @@ def _count_batch(predicted: torch.Tensor, labels: torch.Tensor) -> tuple[np.ndar
     return torch.bincount(pairs, minlength=classes * classes).reshape(classes, classes).numpy(), int((~finite).sum())
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #797a4c15
-def _describe_tensor(t: object) -> str:
-    "Describe a prediction or a label in a few words."
-    if t is None: return "missing"
-    if not isinstance(t, torch.Tensor): return f"a {type(t).__name__}"
-    return f"of shape {tuple(t.shape)} ({str(t.dtype).removeprefix('torch.')})"
-
 def _check_classification(learner: TrainerBase, predicted: Any, labels: Any):
     "Raise ValueError for outputs that are no classification, or that have too many classes."
     if not is_classification(predicted, labels) or learner.model_facts.shifts_labels or learner.model_facts.is_causal:
+        shapes = [tuple(getattr(t, "shape", ())) for t in (predicted, labels)]
         raise ValueError(
             "confusion is for classification: class numbers as labels, and predictions with a column for each class. "
-            f"This model's are {_describe_tensor(predicted)} and the labels {_describe_tensor(labels)}; "
+            f"This model's have the shape {shapes[0]} and the labels {shapes[1]}; "
             "top_losses() and evaluate() work for any loss."
         )
     if predicted.shape[-1] > MAX_CLASSES:

@@ -92,8 +92,7 @@ def copy_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     # torch's optimizers copy only their groups and state
     twin = copy.deepcopy(optimizer, {id(t): t.detach().clone() for t in held})
     for name, value in vars(optimizer).items():
-        if name not in vars(twin) and name != "step":
-            setattr(twin, name, value)
+        if name not in vars(twin) and name != "step": setattr(twin, name, value)
     return twin
 
 def update_norms(
@@ -103,8 +102,7 @@ def update_norms(
     twin = copy_optimizer(optimizer)
     groups = zip(optimizer.param_groups, twin.param_groups)
     pairs = [(p, q) for g, h in groups for p, q in zip(g["params"], h["params"]) if p.grad is not None]
-    for p, q in pairs:
-        q.grad = p.grad.clone()
+    for p, q in pairs: q.grad = p.grad.clone()
     twin.step()
     moved = torch._foreach_sub([q.detach() for _, q in pairs], [p.detach() for p, _ in pairs])
     return {id(p): norm for (p, _), norm in zip(pairs, compute_norms(moved))}
@@ -424,8 +422,7 @@ def inspect_layers(
         step = begin_step(learner)
         with measure_outputs(named_layers(run.model)) as outputs:
             step.substep()
-        while step.more():
-            step.substep()
+        while step.more(): step.substep()
         spreads, limit = would_spread(run), run.args.max_grad_norm
         # of the copy of the run
         vars(run.args)["max_grad_norm"] = 0.0 if spreads else limit

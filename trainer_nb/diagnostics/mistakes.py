@@ -47,7 +47,7 @@ def dropout_ends_with_training(seen: Evidence) -> str | None:
     if not names: return None
     return f"in evaluation mode, {names[0]} still drops values out, and two calls return different outputs"
 
-@check("dimensions in their order", "it does not transpose: rows and columns are filled anew in the order of memory, and mixed",
+@check("dimensions in their order", "it fills rows and columns anew in the order of memory, and so mixes them",
        "x.transpose(1, 2), or x.permute(...)", severity="error")
 def dimensions_in_their_order(seen: Evidence) -> str | None:
     with Calls() as calls: seen.predict(seen.outputs.batch)

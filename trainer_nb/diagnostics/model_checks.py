@@ -122,6 +122,17 @@ def tokens_other_than_padding(seen: Evidence) -> str | None:
     if share < 0.75 or len(ids) < 2: return None
     return f"{share:.0%} of the tokens of the first batch are padding"
 
+@check("one begin token", "a chat template and the tokenizer both add it, and a text that is to be continued has one",
+       "tokenizer(text, add_special_tokens=False) for texts of a chat template")
+def one_begin_token(seen: Evidence) -> str | None:
+    ids, mask = token_batch(seen)
+    begin = getattr(seen.learner.processing_class, "bos_token_id", None)
+    if begin is None: raise Unavailable("the Learner has no tokenizer with a begin token")
+    are_begin = (ids == begin) & mask
+    twice = int((are_begin[:, 1:] & are_begin[:, :-1]).any(1).sum())
+    if 2 * twice < len(ids): return None
+    return f"{twice} of {len(ids)} texts of the first batch have two begin tokens in a row"
+
 @check("known tokens", "the tokenizer does not fit the texts",
        "use the tokenizer of the model, or train one on these texts")
 def known_tokens(seen: Evidence) -> str | None:
@@ -159,8 +170,8 @@ def sample_rows(seen: Evidence) -> torch.Tensor:
     return first.float().reshape(n, -1)
 
 @check("outputs that depend on inputs",
-       "somewhere the input is lost: a data set that returns one sample, a layer whose units are all dead, an inverted mask"
-       " (True is what to leave out for PyTorch), or a part of forward that is not used",
+       "somewhere the input is lost: a data set that returns one sample, a layer whose units are all dead, an inverted"
+       " mask (True is what to leave out for PyTorch), or a part of forward that is not used",
        "learn.show_batch(), learn.inspect(); look at what forward returns for two samples", severity="error")
 def outputs_depend_on_inputs(seen: Evidence) -> str | None:
     rows = sample_rows(seen)
@@ -423,7 +434,9 @@ def tied_weights(seen: Evidence) -> str | None:
     if not getattr(config, "tie_word_embeddings", False) or not hasattr(model, "get_output_embeddings"):
         raise Unavailable("the model's configuration ties no weights")
     first, last = model.get_input_embeddings(), model.get_output_embeddings()
-    if first is None or last is None or last.weight is first.weight: return None
+    # what an adapter computes of them is no parameter
+    if first is None or not isinstance(getattr(last, "weight", None), nn.Parameter): return None
+    if last.weight is first.weight: return None
     return "the configuration ties input and output embeddings, and they are two tensors"
 
 @check("attributes of layers that have an effect", "nothing reads such an attribute of a layer: parameters have it")
@@ -441,9 +454,11 @@ def attributes_have_an_effect(seen: Evidence) -> tuple[str, str] | None:
 def adapters_are_saved(seen: Evidence) -> tuple[str, str] | None:
     model = seen.learner.model
     if not has_adapters(model): raise Unavailable("the model has no adapters")
-    saved = {key for name in adapter_names(model) for key in adapter_state_keys(model, name).values()}
+    # tied ones have several names
+    tensors = model.state_dict(keep_vars=True)
+    saved = {id(tensors[key]) for name in adapter_names(model) for key in adapter_state_keys(model, name).values()}
     trained = [name for name, p in model.named_parameters() if p.requires_grad]
-    left = [name for name in trained if name not in saved]
+    left = [name for name in trained if id(tensors[name]) not in saved]
     if not left or len(left) == len(trained): return None
     layer = left[0].rpartition(".")[0].rpartition(".")[2]
     return (

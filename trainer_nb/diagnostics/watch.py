@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import fnmatch
-import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -37,31 +36,15 @@ WATCH_COLUMNS = {
 }
 DEFAULT_QUANTITIES = ("output", "gradient", "update", "histogram")
 
-def split_quantities(
-    what: Iterable[str | Callable],  # names, and functions
-) -> tuple[list[str], dict[str, Callable]]:
-    "Split `what` into names and functions by name; raise ValueError for an unknown name."
-    names: list[str] = []
-    of_outputs: dict[str, Callable] = {}
-    for w in what:
-        if not callable(w):
-            if w not in (*WATCH_COLUMNS, "histogram"):
-                raise ValueError(
-                    f"{w!r} cannot be watched; there are {', '.join(WATCH_COLUMNS)}, histogram, and"
-                    f" functions.{suggest_names(str(w), [*WATCH_COLUMNS, 'histogram'])}"
-                )
-            names.append(w)
-            continue
-        name, n = getattr(w, "__name__", "own"), len(inspect.signature(w).parameters)
-        if name in of_outputs:
-            raise ValueError(f"Two functions to watch are called {name}; give each a name of its own with def.")
-        if n != 3:
-            raise ValueError(
-                f"{name} takes {n} arguments; a function to watch takes (module, inputs, output), and a callback's"
-                " on_pre_optimizer_step sees the gradients."
-            )
-        of_outputs[name] = w
-    return names, of_outputs
+def require_quantities(what: Iterable[str]):
+    "Raise ValueError for a name that is none of the quantities."
+    known = [*WATCH_COLUMNS, "histogram"]
+    for name in what:
+        if name in known: continue
+        raise ValueError(
+            f"{name!r} cannot be watched; there are {', '.join(known)}.{suggest_names(str(name), known)} A forward hook"
+            " measures anything else."
+        )
 
 def select_layers(
     model: torch.nn.Module,
@@ -103,11 +86,9 @@ class LayerSampler:
         self,
         layers: Mapping[str, torch.nn.Module],  # by name
         names: Sequence[str],  # as in WATCH_COLUMNS
-        of_outputs: Mapping[str, Callable],  # functions of (module, inputs, output), by name
     ):
         self.layers = layers
         self.names = names
-        self.of_outputs = of_outputs
         self.params = [(i, p) for i, own in enumerate(own_parameters(layers).values()) for _, p in own]
         self.hooks = []
         self.outputs = {}
@@ -124,12 +105,9 @@ class LayerSampler:
                 if not active(): return
                 with torch.no_grad():
                     begun = begin_output(module, out, "histogram" in self.names)
-                    if begun is None: return
-                    device = begun.mean.device
-                    own = [to_scalar_tensor(f(module, inputs, out), device, name) for name, f in self.of_outputs.items()]
-                self.outputs[layer] = begun, own
+                if begun is not None: self.outputs[layer] = begun
             return hook
-        if "output" in self.names or "histogram" in self.names or self.of_outputs:
+        if "output" in self.names or "histogram" in self.names:
             self.hooks = [m.register_forward_hook(hook_of(name)) for name, m in self.layers.items()]
 
     def remove_hooks(self):
@@ -169,21 +147,6 @@ class LayerSampler:
         of[[i for i, _ in rows], list(range(len(rows)))] = 1
         self.found[quantity] = layer_moments([r for _, r in rows], of.to(rows[0][1].mean.device, non_blocking=True))
 
-# %% ../../nbs/08_diagnostics/05_watch.ipynb #39babebd
-def to_scalar_tensor(
-    value: float | torch.Tensor,
-    device: torch.device,
-    name: str = "",  # of the function, for messages
-) -> torch.Tensor:
-    "Return a user function's result as a tensor on the device; raise ValueError if it is not one number."
-    if isinstance(value, torch.Tensor) and value.numel() != 1:
-        raise ValueError(
-            f"{name} has to return one number, but returned a tensor of shape {tuple(value.shape)}; learn.unwatch()"
-            " ends the watch."
-        )
-    if not isinstance(value, torch.Tensor): return torch.full((), float(value), device=device)
-    return value.detach().float().reshape(()).to(device)
-
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #d6cd3146
 def watch_values(sampled: LayerSampler) -> tuple[list[str], torch.Tensor | None]:
     """Return the names of the columns, and the numbers, shape (layers, columns), on the device: nan for missing values,
@@ -192,14 +155,13 @@ def watch_values(sampled: LayerSampler) -> tuple[list[str], torch.Tensor | None]
     columns: list[str] = []
     parts = []
     unknown = torch.full((len(sampled.layers), 3), math.nan, device=device)
-    if "output" in sampled.names or sampled.of_outputs:
-        columns += [*WATCH_COLUMNS["output"], *sampled.of_outputs]
+    if "output" in sampled.names:
+        columns += WATCH_COLUMNS["output"]
         rows = dict.fromkeys(sampled.layers, torch.full((len(columns),), math.nan, device=device))
         if sampled.outputs:
-            begun, own = zip(*sampled.outputs.values())
+            begun = list(sampled.outputs.values())
             _, mean, variance, norm, *shares = compute_outputs(begun, bounds=False).to(device).unbind(1)
-            functions = [torch.stack(values).to(device) for values in zip(*own)]
-            rows |= dict(zip(sampled.outputs, torch.stack([norm, mean, variance.sqrt(), *shares, *functions], 1)))
+            rows |= dict(zip(sampled.outputs, torch.stack([norm, mean, variance.sqrt(), *shares], 1)))
         parts.append(torch.stack(list(rows.values())))
     for what in ("weight", "gradient", "update"):
         if what not in sampled.names: continue
@@ -210,25 +172,23 @@ def watch_values(sampled: LayerSampler) -> tuple[list[str], torch.Tensor | None]
     return columns, torch.cat(parts, 1) if parts else None
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #572e6697
-# names of quantities, and functions
-Quantities = str | Callable | Iterable[str | Callable]
-
 class Watch(TrainerCallback):
     "Measure layers every few steps, as a callback."
     def __init__(
         self,
         model: torch.nn.Module,
         every: int = 10,  # steps
-        what: Quantities = DEFAULT_QUANTITIES,
+        what: str | Iterable[str] = DEFAULT_QUANTITIES,
         layers: str | Iterable[str] | None = None,  # as for select_layers
     ):
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise ValueError(f"every must be a positive integer, got {every!r}.")
-        what = (what,) if isinstance(what, str) or callable(what) else tuple(what)
+        what = (what,) if isinstance(what, str) else tuple(what)
         if not what:
             raise ValueError("what=() would watch nothing; leave what out, or call learn.unwatch().")
         self.every = every
-        self.quantities = split_quantities(what)
+        require_quantities(what)
+        self.quantities = what
         self.layers = select_layers(model, layers)
         self.sampled: LayerSampler | None = None
 
@@ -237,7 +197,7 @@ class Watch(TrainerCallback):
     ):
         self.forget()
         if state.global_step % self.every: return
-        self.sampled = LayerSampler(self.layers, *self.quantities)
+        self.sampled = LayerSampler(self.layers, self.quantities)
         run = learner.run_state
         self.sampled.add_hooks(lambda: run.verb.phase in ("step", "debug"))
 
@@ -265,7 +225,7 @@ class Watch(TrainerCallback):
         if values is not None: history.readings.add(row, history.readings.table(header), values)
         if "histogram" in self.sampled.names and self.sampled.outputs:
             header = {"kind": "histogram", "layers": list(self.sampled.outputs)}
-            shapes = compute_histograms([begun.sample for begun, _ in self.sampled.outputs.values()])
+            shapes = compute_histograms([begun.sample for begun in self.sampled.outputs.values()])
             history.readings.add(row, history.readings.table(header), shapes)
         self.forget()
 
@@ -278,17 +238,16 @@ class Watch(TrainerCallback):
         self.sampled = None
 
     def __repr__(self):
-        names, outputs = self.quantities
         return (
             f"Watching {len(self.layers)} layers every {self.every} steps:"
-            f" {', '.join([*names, *outputs])}. learn.watched shows it, learn.unwatch() ends it."
+            f" {', '.join(self.quantities)}. learn.watched shows it, learn.unwatch() ends it."
         )
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #e9f4371b
 def watch(
     learner: TrainerBase,
     every: int = 10,  # steps
-    what: Quantities = DEFAULT_QUANTITIES,
+    what: str | Iterable[str] = DEFAULT_QUANTITIES,
     layers: str | Iterable[str] | None = None,  # as for select_layers
 ) -> Watch:
     "Measure layers every few steps, replacing an earlier watch; raise ValueError for invalid arguments."
@@ -385,8 +344,7 @@ class WatchReport(PanelDisplay):
     def panels(self) -> list[Panel]:
         columns = self.names()
         chosen = [c for c in DEFAULT_PANELS if c in columns] or columns[:4]
-        own = [c for c in columns if not any(c in known for known in WATCH_COLUMNS.values())]
-        return [p for p in (heatmap_panel(self, c) for c in dict.fromkeys([*chosen, *own])) if p is not None]
+        return [p for p in (heatmap_panel(self, c) for c in chosen) if p is not None]
 
     def histograms(
         self,
