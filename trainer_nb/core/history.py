@@ -571,7 +571,7 @@ class LogReader:
         steps_back = len(history.abandons)
         while self.pending:
             number, line = self.pending[0]
-            with self._named(lambda number=number: number):
+            with self._named(lambda number=number: number):  # type: ignore[misc]
                 is_complete = line["rows"] <= len(history) and line.get("events", 0) <= len(history.events)
                 if not (is_complete or all): break
                 del self.pending[0]

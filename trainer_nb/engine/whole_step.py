@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -45,7 +45,7 @@ class WholeStep:
         self.updated: set[torch.nn.Parameter] = set()
         self.scaler = self.run.device.scaler
         # each update may change it
-        step.scale = self.scaler and self.scaler.state_dict()
+        step.scale = None if self.scaler is None else self.scaler.state_dict()
         if not self.run.device.has_whole_run:
             raise InvalidOperation(
                 "optimize() is overridden, and fsdp and deepspeed make assumptions about the backward passes of a step;"
@@ -93,7 +93,7 @@ class WholeStep:
 
     def update_scaled(self, params: list[torch.nn.Parameter], complete: Callable[[], None], which: dict[str, str]) -> bool:
         "Update with the gradients of a scaled loss; return whether none overflowed. Those of other parameters wait."
-        scaler, own = self.scaler, {id(p) for p in params}
+        scaler, own = cast(torch.amp.GradScaler, self.scaler), {id(p) for p in params}
         waiting = [(p, p.grad) for p in self.run.params if p.grad is not None and id(p) not in own]
         for p, _ in waiting: p.grad = None
         complete()
