@@ -41,18 +41,15 @@ def store_flops(run: RunState) -> None:
         own = torch.tensor([flops, len(run.counters.terms)], dtype=torch.float64).to(run.device.device)
         flops, num_terms = run.device.world.all_reduce_sum(own).tolist()
         if num_terms:
-            share_terms(run)
+            # so that a snapshot of one process stands for all
+            terms = {name: (float(total), steps) for name, (total, steps) in run.counters.terms.items()}
+            parts = run.device.world.all_gather_object(terms)
+            run.counters.terms = {
+                name: tuple(sum(p.get(name, (0.0, 0))[i] for p in parts) / len(parts) for i in (0, 1))  # type: ignore[misc]
+                for name in {name: None for part in parts for name in part}
+            }
     run.state.total_flos += flops
     run.counters.flops = 0.0
-
-def share_terms(run: RunState) -> None:
-    "Give all processes the averages of their sums of named terms, so that a snapshot of one stands for all."
-    own = {name: (float(total), steps) for name, (total, steps) in run.counters.terms.items()}
-    parts = run.device.world.all_gather_object(own)
-    run.counters.terms = {
-        name: tuple(sum(p.get(name, (0.0, 0))[i] for p in parts) / len(parts) for i in (0, 1))  # type: ignore[misc]
-        for name in {name: None for part in parts for name in part}
-    }
 
 # %% ../../nbs/06_engine/04_counters.ipynb #5e1f0c02
 # conversions, after which it is still the number of labels

@@ -13,7 +13,7 @@ from ..args.training_args import resolve_args
 from ..core.errors import InvalidOperation, short_repr
 from .overrides import TrainerBase
 from .prepare import prepare
-from .run_state import RunState, record_act, schedule_args
+from .run_state import record_act, schedule_args
 from .settings import RateText, all_or_none, extend_run, is_setting, prolong, scaled_base
 from ..optim.schedules import RatesAhead, look_ahead, replace_schedule, set_base_lr
 
@@ -75,7 +75,15 @@ def plan_epochs(
         run.schedule_plan = {"schedule": name, "options": chosen, "start": run.state.global_step}
         planned = schedule_args(run.args, run.schedule_plan)
         run.lr_scheduler = replace_schedule(run.lr_scheduler, run.optimizer, planned, num_steps)
-    announce_schedule(run, name)
+    own = run.args.lr_scheduler_type
+    # the default of plan() takes the place of a schedule that the settings name
+    replaces = name == "constant" != own and "lr_scheduler_type" in run.args.changed()
+    if replaces and run.reports.new(["schedule"]) and run.state.is_world_process_zero:
+        print(
+            f"The planned epochs have the schedule 'constant', not that of lr_scheduler_type={str(own)!r};"
+            f" schedule={str(own)!r} takes it.",
+            flush=True,
+        )
     if base is None and (scaled := scaled_base(learner)) and run.state.is_world_process_zero:
         print(f"The planned epochs have the base rate {scaled} that set(lr=...) has left; fit({epochs}, lr) takes another.", flush=True)
     given = {} if base is None else {"lr": base}
@@ -87,14 +95,3 @@ def schedule_ahead(learner: TrainerBase) -> tuple[RatesAhead | None, str]:
     prepare(learner)
     run = learner.run_state
     return look_ahead(run.lr_scheduler, run.optimizer, run.state.max_steps - run.state.global_step), str(RateText(learner, []))
-
-def announce_schedule(run: RunState, schedule: str) -> None:
-    "Print, once, that the default of plan() takes the place of a schedule that the settings name."
-    own = run.args.lr_scheduler_type
-    if schedule != "constant" or "lr_scheduler_type" not in run.args.changed(): return
-    if own != schedule and run.reports.new(["schedule"]) and run.state.is_world_process_zero:
-        print(
-            f"The planned epochs have the schedule {schedule!r}, not that of lr_scheduler_type={str(own)!r};"
-            f" schedule={str(own)!r} takes it.",
-            flush=True,
-        )
