@@ -125,12 +125,12 @@ class Chart extends Card {
 
   // {low, high, above, below}: the span drawn, and the values beyond it where single ones would flatten everything else.
   range(runs, evaluations, range) {
-    const sure = new Extent(this.log), some = [], every = new Extent(this.log), faint = !this.view.hidden.has("kind:steps");
+    const sure = new Extent(this.log), some = [], every = new Extent(this.log);
     for (const run of runs) {
       const [first, end] = this.window(run, range), { y } = run.curve(this.column + MEAN, this.weight, this.log), stride = Math.ceil((end - first) / 1000);
       for (let i = first; i < end; i++) {
         sure.add(y[i]);
-        if (!faint) continue;
+        if (!this.eachStep(run)) continue;
         const low = run.get(i, this.column + LOW), high = run.get(i, this.column + HIGH);
         every.add(low);
         every.add(high);
@@ -160,9 +160,11 @@ class Chart extends Card {
   }
 
   // ---- the curves
+  // Beside a table of runs, those of one run are drawn where it is pointed at: all of them would hide the lines, as in a picture.
+  eachStep(run, marked) { return !this.view.hidden.has("kind:steps") && (!this.view.table || run.band || run.id === marked); }
   // Every step: a faint line where each stands apart, else a band from the lowest to the highest value of a column of pixels.
   band(pen, run) {
-    if (this.view.hidden.has("kind:steps")) return;
+    if (!this.eachStep(run, this.view.marked)) return;
     const [first, end] = this.window(run, [this.x.low, this.x.high]), { column } = this;
     if (run.width === 1 && this.weight === 0 && !run.band) return;   // the strong line shows each step already
     pen.strokeStyle = pen.fillStyle = this.color(run);
@@ -262,15 +264,13 @@ class Chart extends Card {
     this.points += points.length;
     pen.setLineDash([]);
     const inside = points.filter(([x]) => x >= this.x.low && x <= this.x.high);
-    if (inside.length > this.area.width / 7) return;   // closer than that, marks would hide the line
-    for (const [x, value] of inside) {
-      const y = this.y.at(value);
-      if (Number.isNaN(y)) continue;
-      outline(pen, shape, this.x.at(x), y, 3.2);
-      pen.fillStyle = this.view.theme.surface;
-      pen.fill();
-      pen.stroke();
-    }
+    // closer than that, marks would hide the lines; they are one path, since many of them would take longer than a frame
+    if (inside.length * (run.id === this.view.marked ? 1 : Math.max(1, this.view.shown().length / 5)) > this.area.width / 7) return;
+    pen.fillStyle = this.view.theme.surface;
+    pen.beginPath();
+    for (const [x, value] of inside) { const y = this.y.at(value); if (!Number.isNaN(y)) outline(pen, shape, this.x.at(x), y, 3.2); }
+    pen.fill();
+    pen.stroke();
   }
 
   // ---- what stands at a place
@@ -317,7 +317,7 @@ const closest = (points, x) => points.reduce((best, o) => best && Math.abs(best[
 // Several evaluations in one chart differ in their marks as well: circle, square, diamond, triangle.
 function outline(pen, shape, x, y, r) {
   const corners = [null, [[-1, -1], [1, -1], [1, 1], [-1, 1]], [[0, -1.3], [1.3, 0], [0, 1.3], [-1.3, 0]], [[0, -1.2], [1.2, 0.9], [-1.2, 0.9]]][shape % 4];
-  pen.beginPath();
-  if (!corners) pen.arc(x, y, r, 0, 7);
-  else { for (const [a, b] of corners) pen.lineTo(x + a * r * 0.9, y + b * r * 0.9); pen.closePath(); }
+  if (!corners) { pen.moveTo(x + r, y); pen.arc(x, y, r, 0, 7); return; }
+  corners.forEach(([a, b], i) => i ? pen.lineTo(x + a * r * 0.9, y + b * r * 0.9) : pen.moveTo(x + a * r * 0.9, y + b * r * 0.9));
+  pen.closePath();
 }
