@@ -56,6 +56,7 @@ soak: $(VENV)/.dev ## N=20000 RUNS=2000 SEED=1: interrupts at random moments and
 	@$(BIN)/python tests/soak/interrupts.py --presses $(N) --seed $(SEED) --burner
 	@$(BIN)/python tests/soak/interrupts.py --presses $$(( $(N) / 10 )) --seed $(SEED) --burner --kernel
 	@$(BIN)/python tests/promises/fuzzer.py --runs $(RUNS) --seed $(SEED) --resume build/soak/fuzzer-$(SEED).json
+	@CAUSES=20 $(BIN)/python -m pytest -q -m slow -k cause tests/launch/test_launcher_scripts.py
 
 browser:
 	@sh scripts/install_chromium.sh

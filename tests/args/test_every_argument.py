@@ -104,7 +104,7 @@ SHOWN = {   # argument: what differs, and what the run without it has too; or th
     "dataloader_num_workers": "loader", "dataloader_prefetch_factor": ("loader", dict(dataloader_num_workers=1)),
     "dataloader_persistent_workers": ("loader", dict(dataloader_num_workers=1)), "remove_unused_columns": "names", "label_names": "labels",
     "ddp_find_unused_parameters": "launch/test_unused_parameters.py::test_an_error_names_parameter_and_rank_where_none_may_be_unused",
-    **{name: "handlers" for name in ("ddp_backend", "ddp_bucket_cap_mb", "ddp_static_graph", "ddp_timeout")},
+    **{name: "handlers" for name in ("ddp_backend", "ddp_bucket_cap_mb", "ddp_timeout")},
     "rewind_every": ("snapshots", dict(rewind_every=0)),
     **dict.fromkeys(("activation_checkpointing", "activation_checkpointing_kwargs"),
                     "device/test_model_patches.py::test_blocks_of_a_plain_module_are_computed_twice_and_nothing_else_changes"),

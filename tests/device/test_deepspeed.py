@@ -82,23 +82,6 @@ def test_stages_train_as_ddp(like, stage, tmp_path):
     assert torch.equal(saved["inward.weight"], other.model.inward.weight)
 
 
-@pytest.mark.parametrize("stage", [2, 3])
-def test_evaluation_in_half_precision(like, stage):
-    "The weights are gathered in that precision: the numbers of DDP, and training goes on as if nothing had been evaluated."
-    ddp, divided = (make(which, bf16_full_eval=True, eval_strategy="no") for which in (None, stage))
-    rows = []
-    for learn in (ddp, divided):
-        learn.launch(2)
-        rows.append([learn.evaluate()["eval_loss"]])
-        learn.step(3)
-        rows[-1].append(learn.evaluate()["eval_loss"])
-        if learn is divided: learn.train()
-        learn.close()
-    assert rows[1][0] == pytest.approx(rows[0][0], rel=1e-6) and rows[1][1] == pytest.approx(rows[0][1], rel=0.01)
-    close(losses(divided), losses(like))
-    assert torch.allclose(weights(divided), weights(like), atol=1e-5)
-
-
 def routed(chosen, **settings):
     torch.manual_seed(0)
     return sharded.Routed(chosen, **settings)

@@ -63,7 +63,8 @@ def test_the_trainers_settings_mean_what_they_mean_there():
     (dict(fsdp_config={"sharding_strategy": "NO_SHARD"}), "leave fsdp out"), (dict(fsdp_config={"xla": True}), "XLA"), (dict(fsdp_config={"mesh": 2}), "no key 'mesh'"),
     (dict(fsdp="full_shard", fsdp_config={"reshard_after_forward": False}), "contradict"),
     (dict(fsdp_config="nowhere.json"), "nowhere.json"), (dict(fsdp=None, fsdp_config={"auto_wrap_policy": "NO_WRAP"}), "without fsdp=True"),
-    (dict(optim="adafactor"), "adafactor"), (dict(ddp_find_unused_parameters=True), "ddp_find_unused_parameters")])
+    (dict(optim="adafactor"), "adafactor"), (dict(ddp_find_unused_parameters=True), "ddp_find_unused_parameters"),
+    (dict(bf16_full_eval=True), "whose shards have one precision"), (dict(fsdp=None, deepspeed={"zero_optimization": {"stage": 3}}, fp16_full_eval=True), "whose parts have one precision")])
 def test_what_is_not_honoured_is_refused_by_name(settings, words):
     with pytest.raises(ValueError, match=words): TrainingArguments(**{"fsdp": True} | settings)
 

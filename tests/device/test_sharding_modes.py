@@ -258,21 +258,6 @@ def test_a_layer_that_all_processes_skip_in_the_same_passes():
 
 # ---- evaluation
 
-@pytest.mark.parametrize("settings", [dict(bf16_full_eval=True), pytest.param(dict(fp16_full_eval=True), marks=pytest.mark.slow), pytest.param(dict(bf16_full_eval=True, bf16=True), marks=pytest.mark.slow),
-                                      pytest.param(dict(bf16_full_eval=True, fsdp_config=OFFLOAD), marks=pytest.mark.slow)])
-def test_evaluation_in_half_precision(settings):
-    "The numbers of DDP, and training goes on as if it had not been; under DDP too."
-    ddp, many, undisturbed = make(0, **settings | dict(fsdp=None, fsdp_config=None)), make(0, **settings), make(0, **settings, eval_strategy="no")
-    for learn in (ddp, many):
-        with learn.launch(2):
-            learn.evaluate()
-            learn.train()
-    undisturbed.launch(2, train=True)
-    assert [e["eval_loss"] for e in ddp.history.evaluations()] == pytest.approx([e["eval_loss"] for e in many.history.evaluations()], rel=0.02 if "bf16" in settings else 1e-5)
-    assert counted(undisturbed) == counted(many)
-    torch.testing.assert_close(torch.tensor(counted(ddp)), torch.tensor(counted(many)), rtol=0.05 if "bf16" in settings else 1e-4, atol=0.02 if "bf16" in settings else 1e-5)
-
-
 def t5(**settings):
     from transformers import T5Config, T5ForConditionalGeneration
     torch.manual_seed(0)

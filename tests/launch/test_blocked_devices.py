@@ -6,7 +6,7 @@ import pytest, torch
 
 from trainer_nb.device import accelerator
 from trainer_nb.launch.replica import SettledState, abort_exchange, count_steps, settle_device
-from trainer_nb.launch.telemetry import ComputeTimer, DeviceProgress, SpeedReporter
+from trainer_nb.launch.telemetry import DeviceProgress, SpeedReporter
 from launched import counted, make
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("launch")]
@@ -113,34 +113,3 @@ def test_a_state_that_no_device_has_finished_is_not_used():
     other = make(max_steps=12)
     other.launch(2, train=True)
     assert counted(learn) == counted(other)
-
-
-def test_the_computing_time_of_a_device_is_read_when_it_is_there():
-    "One step at a time is measured, from its beginning to its last backward pass; nothing waits for the device."
-    timer = ComputeTimer(Event)
-    timer.begin()
-    Event.clock = 0.5
-    timer.computed()          # the first micro-batch
-    Event.clock = 0.7
-    timer.computed()
-    Event.clock = 1.0         # waiting for the others does not count
-    timer.finish()
-    assert timer.seconds is None
-    timer.begin()             # not measured: the first is not finished
-    Event.clock = 2.0
-    timer.computed()
-    timer.finish()
-    Event.reached = Event.made
-    timer.finish()
-    assert timer.seconds == 0.7
-    timer.begin()             # a step that fails and is repeated
-    Event.clock = 5.0
-    timer.begin()
-    Event.clock = 5.25
-    timer.computed()
-    Event.reached = Event.made
-    timer.finish()
-    assert timer.seconds == 0.25
-    idle = ComputeTimer()
-    for act in (idle.begin, idle.computed, idle.finish): act()
-    assert idle.seconds is None

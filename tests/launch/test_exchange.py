@@ -13,7 +13,7 @@ from trainer_nb.launch.outcomes import RemoteError
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("launch")]
 PROGRAM = ROOT/"tests"/"programs"/"exchange.py"
-CASES = ["ddp", "accumulate", "labels", "buffers", "tokens", "any", "none", "override", "static", "fsdp", "fsdp accumulate", "default"]
+CASES = ["ddp", "accumulate", "labels", "buffers", "tokens", "any", "none", "override", "fsdp", "fsdp accumulate", "default"]
 STEPS = 4
 # of the program's model
 PARAMETERS, TENSORS = 67, 4
@@ -87,19 +87,17 @@ def test_losses_and_weights_are_those_of_a_loop_by_hand(found):
     "Bit for bit: what a plain loop with DistributedDataParallel computes, which sends its losses by themselves."
     for case in ("ddp", "accumulate", "override"):
         assert found[case]["losses"] == found[case]["by hand"] and found[case]["same weights"]
-    for same in ("tokens", "any", "none", "static", "fsdp", "default"): assert found[same]["losses"] == found["ddp"]["losses"]
+    for same in ("tokens", "any", "none", "fsdp", "default"): assert found[same]["losses"] == found["ddp"]["losses"]
     assert found["fsdp accumulate"]["losses"] == found["accumulate"]["losses"] == found["labels"]["losses"]
     assert found["tokens"]["tokens"] == 11 * 2 * 4 * 4 and found["ddp"]["tokens"] == 0
 
 
 def test_an_overridden_step_sends_its_loss_by_itself(found):
-    "Its gradients are averaged when its backward pass returns, so nothing can be added to them; nor with a static graph."
-    for case in ("override", "static"):
-        step = dict(found[case]["step"])
-        assert step.pop(f"all_gather {1 + TENSORS}") == STEPS
-        # whether any process has values that the override has logged
-        logged = {"all_reduce 1": STEPS} if case == "override" else {}
-        assert step == {f"all_reduce {PARAMETERS}": STEPS} | logged
+    "Its gradients are averaged when its backward pass returns, so nothing can be added to them."
+    step = dict(found["override"]["step"])
+    assert step.pop(f"all_gather {1 + TENSORS}") == STEPS
+    # the last one: whether any process has values that the override has logged
+    assert step == {f"all_reduce {PARAMETERS}": STEPS, "all_reduce 1": STEPS}
 
 
 def test_snapshots_for_rewind_cost_few_messages(found):

@@ -1,7 +1,7 @@
 "Runs on several processes that stop for other reasons than most: code that raises KeyboardInterrupt, a function that takes too long, a death while nothing is trained."
 import gc, os, signal, subprocess, sys, threading, time
 
-import pytest
+import pytest, torch
 
 from trainer_nb import TrainerCallback
 from launched import is_gone, like, likes, make, pids, same   # noqa: F401  (like, likes are fixtures)
@@ -231,19 +231,24 @@ def test_a_script_that_ends_with_its_processes_leaves_no_folder(tmp_path):
 # ---- requests of one process
 
 class Asks(TrainerCallback):
-    "Makes a request in one process only."
+    "Makes a request in one process only, or calls a collective."
     def __init__(self, event, request, rank): self.event, self.request, self.rank = event, request, rank
     def ask(self, event, state, control):
-        if event == self.event and state.global_step == (4 if event == "on_step_end" else 6) and os.environ.get("RANK") == self.rank:
-            setattr(control, self.request, True)
+        step = {"on_step_end": 4, "on_train_end": 18}.get(event, 6)
+        if event != self.event or state.global_step != step or os.environ.get("RANK") != self.rank: return
+        if self.request in vars(control): return setattr(control, self.request, True)
+        given = {"barrier": (), "all_gather_object": ([None] * 2, 1), "broadcast": (torch.ones(1), 0)}
+        getattr(torch.distributed, self.request)(*given.get(self.request, [torch.ones(1)]))
     def on_step_end(self, args, state, control, **kwargs): self.ask("on_step_end", state, control)
     def on_evaluate(self, args, state, control, **kwargs): self.ask("on_evaluate", state, control)
     def on_epoch_end(self, args, state, control, **kwargs): self.ask("on_epoch_end", state, control)
+    def on_train_end(self, args, state, control, **kwargs): self.ask("on_train_end", state, control)
 
 
 @pytest.mark.parametrize("event, request_, rank, every", [
     ("on_step_end", "should_save", "1", 100), ("on_step_end", "should_evaluate", "0", 2), ("on_step_end", "should_training_stop", "1", 1),
     ("on_epoch_end", "should_save", "0", 100), ("on_evaluate", "should_training_stop", "1", 100),
+    ("on_step_end", "all_reduce", "1", 100), ("on_evaluate", "barrier", "0", 2), ("on_train_end", "broadcast", "1", 100), ("on_step_end", "all_gather_object", "0", 1),
 ])
 def test_a_request_of_one_process_raises_an_error(event, request_, rank, every, tmp_path):
     "It names the rank, the request and the callback, also where all of them have others; the run continues with the state of one of them."
@@ -251,7 +256,9 @@ def test_a_request_of_one_process_raises_an_error(event, request_, rank, every, 
     with learn.launch(2):
         learn.step(3)
         begun = time.monotonic()
-        with pytest.raises(ValueError, match=rf"equests .*{request_}.* \(Asks.{event} has set {request_} on rank {rank}\): a callback"): learn.train()
-        assert time.monotonic() - begun < 10 and learn.state.global_step == (4 if event == "on_step_end" else 6)
+        said = f"equests .*{request_}.* .Asks.{event} has set {request_}" if request_.startswith("should") else f"calls {request_}.* .Asks.{event} calls it"
+        with pytest.raises(ValueError, match=rf"{said} on rank {rank}\): a callback"): learn.train()
+        assert time.monotonic() - begun < 10 and learn.state.global_step == {"on_step_end": 4, "on_train_end": 18}.get(event, 6)
+        if not request_.startswith("should"): learn.pop_callback(Asks)
         learn.train()
     assert learn.state.global_step in ({4} if (event, request_) == ("on_step_end", "should_training_stop") else {6, 18} if event == "on_evaluate" else {18})

@@ -35,7 +35,9 @@ class Small(torch.nn.Module):
 
 class Counts(TrainerCallback):
     steps = 0
-    def on_step_end(self, args, state, control, **kwargs): self.steps += 1
+    def on_step_end(self, args, state, control, **kwargs):
+        self.steps += 1
+        if self.steps == 3 and os.environ.get("RANK", "-") == os.environ.get("FAILS"): raise OSError("the cause")
 
 
 def train():
@@ -67,8 +69,8 @@ if __name__ == "__main__":
 """
 
 
-def told(folder, library, how):
-    "What a run of the script leaves."
+def told(folder, library, how, fails=None):
+    "What a run of the script leaves; what it prints if a rank fails."
     folder = folder/library
     folder.mkdir()
     (folder/"script.py").write_text(SCRIPT)
@@ -84,9 +86,10 @@ def told(folder, library, how):
         "two accelerates": [[sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "2", "--machine_rank", str(rank), "--main_process_ip", "127.0.0.1",
                              "--main_process_port", port, *script] for rank in (0, 1)],
     }[how]
-    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "1"}
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "1"} | ({} if fails is None else {"FAILS": fails})
     started = [subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env) for command in commands]
     said = "".join(o.communicate(timeout=300)[0] for o in started)
+    if fails is not None: return said
     assert (folder/"out"/"told.json").exists(), said[-4000:]
     return json.loads((folder/"out"/"told.json").read_text())
 
@@ -106,3 +109,11 @@ def test_both_libraries_end_in_the_same_weights(tmp_path, how):
     for name in ("steps", "right"): assert ours[name] == theirs[name], name
     assert ours["eval"] == pytest.approx(theirs["eval"], rel=1e-6) and rounded(ours["logs"]) == rounded(theirs["logs"])
     assert set(theirs["files"]) <= set(ours["files"])
+
+
+@pytest.mark.parametrize("number", range(int(os.environ.get("CAUSES", 2))))
+@pytest.mark.parametrize("how", ["notebook", "torchrun"])
+def test_the_error_that_is_shown_is_the_cause(tmp_path, how, number):
+    "The other process fails, too, within the same second, because its connection is closed."
+    said = told(tmp_path, "trainer_nb", how, fails=str(1 - number % 2))
+    assert "OSError: the cause" in said and "by peer" not in said, said[-4000:]

@@ -1,14 +1,13 @@
 "A run on a cluster of Ray: two nodes on this machine, of which one may be lost."
 import os, signal, subprocess, sys, threading, time
 import pytest, torch
-from torch.utils.data import Dataset
 
 from clusters import Nodes, free_ports
 from conftest import ROOT
 from launched import counted, is_gone, make, pids, rows
 from trainer_nb import TrainerCallback
 from trainer_nb.core.errors import Paused
-from trainer_nb.launch import ray_cluster, ray_workers, remote_run
+from trainer_nb.launch import ray_cluster, ray_workers
 
 pytest.importorskip("ray")
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("ray"), pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the workers' guards are those of Linux")]
@@ -127,43 +126,21 @@ def test_the_address_of_a_cluster_that_was_killed(nodes, monkeypatch, tmp_path, 
     assert time.monotonic() - began < 5
 
 
-def test_what_the_nodes_lack_is_one_error(nodes, monkeypatch, tmp_path):
-    "Versions and files, before a process is started; the run stays here."
-    path = tmp_path/"pictures"
-    path.mkdir()
+def test_what_the_nodes_lack_is_one_error(nodes, monkeypatch):
+    "Versions and modules, before a process is started; the run stays here."
     describe = ray_cluster.describe_here
     def with_more(packages):
         here = describe(packages)
         return here | {"versions": here["versions"] | {"torch": "1.0.0", "no_such_package": "3.1"}}
     monkeypatch.setattr(ray_workers, "describe_here", with_more)
-    monkeypatch.setattr(ray_workers, "data_files", lambda data: {"/no/such/picture.png"})
     learn = make()
-    with pytest.raises(RuntimeError, match="torch 1.0.0 .the node has .* on .*; no_such_package 3.1 on .*folder /no/such/picture.png on .*same path on every node"): learn.launch(2, cluster="ray")
+    with pytest.raises(RuntimeError, match="torch 1.0.0 .the node has .* on .*; no_such_package 3.1 on .*Install the same packages there as here, and put modules of your own"): learn.launch(2, cluster="ray")
     assert learn.processes is None and learn.step(1)[0].step == 1
     wait_for_room(nodes)
 
 
-class Folder(Dataset):
-    "A data set of files."
-    def __init__(self, root, n=48):
-        self.samples, self.rows = [(os.path.join(root, f"{i}.pt"), i) for i in range(n)], rows(n)
-        for path, i in self.samples: torch.save(self.rows[i], path)
-    def __len__(self): return len(self.samples)
-    def __getitem__(self, i): return torch.load(self.samples[i][0], weights_only=True)
-
-
-def test_the_files_of_a_data_set_are_found(tmp_path):
-    "Paths in lists of samples, folders, the files of a datasets.Dataset on the disk; nothing in tensors or names."
-    import datasets
-    data = Folder(tmp_path)
-    assert str(tmp_path/"0.pt") in ray_cluster.data_files(data) and ray_cluster.data_files(rows(8)) == set()
-    datasets.Dataset.from_dict({"x": [1, 2]}).save_to_disk(tmp_path/"saved")
-    assert {os.path.basename(o) for o in ray_cluster.data_files(datasets.load_from_disk(tmp_path/"saved"))} == {"data-00000-of-00001.arrow"}
-    assert ray_cluster.data_files(datasets.Dataset.from_dict({"x": ["/tmp"]})) == set() == ray_cluster.data_files(["a name", 3, None])
-
-
-def test_a_checkpoint_is_loaded_on_the_nodes_that_have_it(nodes, monkeypatch, tmp_path):
-    "The processes load it themselves; where a node lacks the folder, an error says so, and the run goes on."
+def test_a_checkpoint_is_loaded_on_the_nodes_that_have_it(nodes, tmp_path):
+    "The processes load it themselves."
     learn = make(fsdp="full_shard", output_dir=str(tmp_path), save_strategy="no", eval_strategy="no")
     with learn.launch(2, cluster="ray"):
         learn.step(3)
@@ -172,31 +149,6 @@ def test_a_checkpoint_is_loaded_on_the_nodes_that_have_it(nodes, monkeypatch, tm
         before = pids(learn)
         assert learn.load_checkpoint(folder).step == 3 and pids(learn) == before
         assert [r.loss for r in learn.step(3)] == losses
-        monkeypatch.setattr(remote_run, "file_sizes", lambda _, folder: os.getpid())
-        with pytest.raises(ValueError, match="Not all nodes .* have the files of .*checkpoint-3"): learn.load_checkpoint(folder)
-        assert pids(learn) == before and learn.step(1)[0].step == 7
-
-
-def test_the_files_of_a_folder_are_compared(tmp_path):
-    (tmp_path/"sub").mkdir()
-    (tmp_path/"sub"/"a").write_bytes(b"123")
-    assert remote_run.file_sizes(None, str(tmp_path)) == {os.path.join("sub", "a"): 3}
-    assert remote_run.file_sizes(None, str(tmp_path/"other")) is None
-
-
-def test_a_module_of_the_notebook_goes_along(nodes, monkeypatch, tmp_path):
-    "Nodes that cannot import it receive its source."
-    (tmp_path/"my_parts").mkdir()
-    (tmp_path/"my_parts"/"__init__.py").write_text("from .nets import Small\n")
-    (tmp_path/"my_parts"/"nets.py").write_text("import torch\nclass Small(torch.nn.Linear):\n    def __init__(self): super().__init__(8, 2)\n    def forward(self, x):\n        from my_parts import nets\n        return super().forward(x)\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    import my_parts
-    found = ray_workers.search_paths
-    monkeypatch.setattr(ray_workers, "search_paths", lambda: [o for o in found() if o != str(tmp_path)])
-    learn = make()
-    learn.model = my_parts.Small()
-    with learn.launch(2, cluster="ray"): assert learn.step(2)[-1].step == 2
-    wait_for_room(nodes)
 
 
 def test_others_use_the_cluster(nodes, monkeypatch):

@@ -34,7 +34,7 @@ class Own(Learner):
 
 SETTINGS = {"ddp": {}, "accumulate": dict(gradient_accumulation_steps=2), "labels": dict(gradient_accumulation_steps=2), "buffers": {}, "fsdp": dict(fsdp=True),
             "fsdp accumulate": dict(fsdp=True, gradient_accumulation_steps=2), "override": {}, "tokens": dict(include_num_input_tokens_seen="all"),
-            "any": dict(ddp_find_unused_parameters=True), "none": dict(ddp_find_unused_parameters=False), "static": dict(ddp_static_graph=True), "default": dict(rewind_every=None),
+            "any": dict(ddp_find_unused_parameters=True), "none": dict(ddp_find_unused_parameters=False), "default": dict(rewind_every=None),
             "copies": dict(fsdp=True, fsdp_config={"dp_shard_size": 2})}
 
 

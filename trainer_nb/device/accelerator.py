@@ -10,7 +10,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache, wraps
 from types import MethodType
@@ -24,10 +24,9 @@ from ..args.training_args import TrainingArguments
 from ..args.parallel import accelerator_option, check_rank_variables, connect_processes, device_of, remind_while_connecting
 from ..args.fields import settings_table
 from .collectives import SINGLE_PROCESS, World
-from .collectives import wait_for_gloo_threads, world_size
+from .collectives import wait_for_gloo_threads, wait_for_launcher, world_size
 from .strategy import NO_CONTEXT, Strategy
-from .desync import REQUESTS_REMEDY, STATIC_REMEDY, AgreedRequests, BackwardOrder
-from .desync import LayerOrder, UsedParameters
+from .desync import AgreedRequests, BackwardOrder, LayerOrder
 from .model_patches import PatchSet
 from .sharding import ShardedModel, check_dense_gradients, check_max_norm
 from .deepspeed import DeepSpeedModel, import_deepspeed, is_engine, launcher_variables
@@ -151,7 +150,6 @@ def kwargs_handlers(args: TrainingArguments) -> list:
         # they are found here, with any setting
         "find_unused_parameters": False,
         "broadcast_buffers": False,
-        "static_graph": bool(args.ddp_static_graph),
         "gradient_as_bucket_view": True,
     }
     if args.ddp_bucket_cap_mb is not None:
@@ -347,8 +345,6 @@ class Device:
         # of one process, until a model is prepared
         self.strategy = Strategy(self.world)
         self._is_prepared = False
-        # called when a backward pass has been queued, before the device waits for other processes
-        self.on_computed: Callable[[], None] | None = None
         self._uses_deepspeed = is_deepspeed_enabled(args)
         self._sharding_config = None if self.world.is_single_process else resolve_sharding(args.fsdp, args.fsdp_config)
         self._last_loss: torch.Tensor | None = None
@@ -377,10 +373,6 @@ class Device:
         "Return whether there are several processes, each of which has all of the run."
         return not self.world.is_single_process and self.strategy.has_whole_run
 
-    def gathered_as(self, dtype: torch.dtype | None) -> AbstractContextManager:
-        "Return a context in which divided weights are gathered in a dtype; None: in theirs."
-        return NO_CONTEXT if dtype is None else self.strategy.gathered_as(dtype)
-
     @contextmanager
     def activated(self) -> Iterator[Device]:
         "Activate Accelerate's state and the model's patches inside the block."
@@ -389,6 +381,9 @@ class Device:
         before = self._isolated.enter()
         try:
             with self.patches, launcher_variables() if alone else NO_CONTEXT: yield self
+        except RuntimeError as error:
+            wait_for_launcher(error)
+            raise
         finally:
             self._last_loss = None
             self._isolated.leave(*before)
@@ -411,12 +406,12 @@ class Device:
         if loss is not None and not self.world.is_single_process:
             check_dense_gradients(loss, "a run on several processes")
         if self.requests is None and not self.world.is_single_process:
-            self.requests = AgreedRequests(self.world, self._timeout, REQUESTS_REMEDY)
+            self.requests = AgreedRequests(self.world, self._timeout)
         if self._uses_deepspeed:
             self._use(self._deepspeed_strategy(model, before, loss))
             return model
         # DDP waits for the message that travels with the gradients
-        waits = not (self.world.is_single_process or self._sharding_config or self._args.ddp_static_graph)
+        waits = not (self.world.is_single_process or self._sharding_config)
         sends = waits and sends_loss is not None and sends_loss() and any(p.requires_grad for p in model.parameters())
         message = GradientMessage(model, self.world.size) if sends else None
         with self.patches, self._isolated.preparing(model) as accelerator:
@@ -438,15 +433,10 @@ class Device:
                             wrapped,
                             self.world,
                             self._args.ddp_find_unused_parameters is False,
-                            bool(self._args.ddp_static_graph),
                             message,
                             sends_loss,
                         )
                     )
-                if self._args.ddp_static_graph and wrapped is not model:
-                    # DDP would wait for a gradient that a process does not have
-                    trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-                    strategy.comparisons = [UsedParameters(trained, self.world, STATIC_REMEDY, self._timeout)]
             else:
                 # only for the precision
                 wrapped = accelerator.prepare_model(model, device_placement=False, evaluation_mode=True)
@@ -522,7 +512,7 @@ class Device:
 
     def backward(self, loss: torch.Tensor):
         "Run backward; scale the loss if there is a scaler."
-        self.strategy.backward(loss, self.scaler, self.on_computed)
+        self.strategy.backward(loss, self.scaler)
         # Its empty graph lives until the next one exists, as in a loop written by hand. If nothing were left
         # at the end of the heap, the C library would return the memory of the activations to the system, and fetch it again
         # in each step.

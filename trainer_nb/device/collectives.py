@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
@@ -36,6 +37,21 @@ def with_flags(
 def world_size() -> int:
     "Return the number of processes that the launcher has started; 1 without a launcher."
     return int(os.environ.get("WORLD_SIZE") or 1)
+
+# in the messages of the errors of a process whose peer has ended
+PEER_ERROR_PATTERN = re.compile(
+    "closed by peer|reset by peer|connection reset|broken pipe|connection refused|socket closed|gloo|NCCL|remote"
+    " process exited|timed out",
+    re.I,
+)
+# seconds in which a launcher ends the other processes after an error
+LAUNCHER_SECONDS = 5.0
+
+def wait_for_launcher(error: Exception):
+    """Wait until the launcher ends this process, if its error only shows that another one has ended. `torchrun` and
+    `notebook_launcher` show the error that comes first, in whole seconds."""
+    if "TORCHELASTIC_ERROR_FILE" in os.environ and PEER_ERROR_PATTERN.search(str(error)):
+        time.sleep(LAUNCHER_SECONDS)
 
 # %% ../../nbs/04_device/00_collectives.ipynb #db35656d
 class MainProcessFailed(RuntimeError):

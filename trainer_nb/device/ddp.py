@@ -131,8 +131,6 @@ class GradientMessage:
         self.slot = torch.nn.Parameter(zeros)
         # of this micro-batch, until it is sent; None: the backward pass is one that the loss computes itself
         self.loss: float | torch.Tensor | None = None
-        # called before the message is sent, and with it the last gradients
-        self.before_send: Callable[[], None] | None = None
         # the sum of the losses of the micro-batches before this one; None: there is none
         self.loss_before: float | torch.Tensor | None = None
         # the message that was sent last
@@ -154,8 +152,6 @@ class GradientMessage:
         unused: list[int],  # indices of the flags that are set
     ):
         "Give the parameter its gradient."
-        if self.before_send is not None:
-            self.before_send()
         if self.loss is not None:
             self._content = self._make(self.loss, unused)
             self.loss = None
@@ -210,7 +206,6 @@ class ReplicatedModel(Strategy):
         wrapped: torch.nn.Module,  # a DistributedDataParallel, or the model itself if nothing is trained
         world: World,
         is_strict: bool = False,  # raise an error for a missing gradient instead of filling in zeros
-        is_static: bool = False,  # DDP itself fills in zeros, with a static graph
         message: GradientMessage | None = None,  # that was registered while the model was wrapped
         sends_loss: Callable[[], bool] | None = None,  # as for `Device.prepare`
     ):
@@ -223,8 +218,6 @@ class ReplicatedModel(Strategy):
         own = None if message is None else message.slot
         self._requires_grad = [p.requires_grad for p in wrapped.parameters() if p is not own]
         self._is_strict = is_strict
-        # whether missing gradients are filled in here
-        self._fills = self._is_averaged and not is_static
         # parameters by id that this process has not used, once gradients have been averaged in this step
         self._unused: dict[int, torch.nn.Parameter] | None = None
         # of the current reduction: already filled in
@@ -238,7 +231,7 @@ class ReplicatedModel(Strategy):
         self._has_arrived = False
         # a backward pass is under way, at whose end the message is sent
         self._is_queued = False
-        self._handles = self._register() if self._fills else []
+        self._handles = self._register() if self._is_averaged else []
 
     def _register(self) -> list[torch.utils.hooks.RemovableHandle]:
         "Arrange the buckets, and register the hooks on the wrapped model."
@@ -269,7 +262,7 @@ class ReplicatedModel(Strategy):
         self._missing = {}
         self._nodes = []
         self._is_queued = self._is_prepared = self._has_arrived = False
-        self._is_averaging = now and self._fills
+        self._is_averaging = now and self._is_averaged
         if not self._is_averaged: return NO_CONTEXT
         return self._averaging() if now else self.wrapped.no_sync()
 
@@ -283,14 +276,10 @@ class ReplicatedModel(Strategy):
         self,
         loss: torch.Tensor,
         scaler: torch.amp.GradScaler | None = None,
-        on_computed: Callable[[], None] | None = None,
     ):
         "Run backward, and send the loss with the gradients; fill in those that no later backward pass can provide."
         if self.message is not None:
             self.message.loss = loss
-            self.message.before_send = on_computed
-        for part in self.comparisons:
-            part.before_backward(loss)
         super().backward(loss, scaler)
         if not self._is_averaging: return
         if self.message is not None and self.message.loss is not None:
@@ -457,7 +446,5 @@ class ReplicatedModel(Strategy):
         "Remove the hooks, also DDP's from the parameters, even if other references to it exist, such as an error's frames."
         for handle in self._handles:
             handle.remove()
-        for part in self.comparisons:
-            part.release()
         if self._is_averaged:
             self.wrapped.reducer = self.wrapped.logger = None

@@ -24,7 +24,7 @@ from .collectives import World, world_size
 from ..data.collate import map_tensors
 from .desync import LayerOrder, PassComparison, UsedParameters
 from .strategy import NO_CONTEXT, Strategy
-from .sharding import check_dense_gradients, check_max_norm, is_partitioned
+from .sharding import check_dense_gradients, check_max_norm
 
 # %% ../../nbs/04_device/07_deepspeed.ipynb #b1a36dcf
 class FlatPlace(NamedTuple):
@@ -416,7 +416,6 @@ class DeepSpeedModel(Strategy):
         self,
         loss: torch.Tensor,
         scaler: torch.amp.GradScaler | None = None,
-        on_computed: Callable[[], None] | None = None,
     ):
         """Run backward; the loss is already divided by the number of micro-batches.
         Raise ValueError for a second pass of a micro-batch that would give wrong gradients."""
@@ -614,25 +613,6 @@ class DeepSpeedModel(Strategy):
         self._set_states(own.masters, states)
         if not self.has_whole_weights:
             self._gather_persistent()
-
-    @contextmanager
-    def gathered_as(self, dtype: torch.dtype) -> Iterator[None]:
-        "Gather divided weights in another dtype inside the block, and leave inputs as they are; restore the parts."
-        parts = [p.ds_tensor for p in self.model.parameters() if is_partitioned(p) and p.is_floating_point()]
-        before = [part.data for part in parts]
-        input_dtype, self._dtype = self._dtype, None
-        try:
-            for part in parts:
-                part.data = part.data.to(dtype)
-            if parts:
-                self._gather_persistent()
-            yield
-        finally:
-            self._dtype = input_dtype
-            for part, data in zip(parts, before):
-                part.data = data
-            if parts:
-                self._gather_persistent()
 
     def _gather_persistent(self):
         "Gather the small weights that each process holds whole, from the present parts; free all others."

@@ -5,17 +5,20 @@
 # %% ../../nbs/04_device/05_desync.ipynb #784ef6ea
 from __future__ import annotations
 
+import sys
 import threading
 import uuid
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
+from functools import cache, wraps
+from typing import ClassVar
 
 import torch
 from torch.autograd.graph import get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
-from ..core.callbacks import TrainerControl, requests_of
+from ..core.callbacks import CallbackHandler, TrainerControl, requests_of
 from .collectives import World
 
 # %% ../../nbs/04_device/05_desync.ipynb #f10d138f
@@ -127,9 +130,7 @@ class PassComparison:
             pause = min(left, timedelta(seconds=PLACE_REPORT))
             if _wait_for_keys(store, places, pause): return
             left -= pause
-            if self._expected is not None:
-                # in the first pass all compare everything, so a process that is awaited is only late
-                self._check_places(store, places, name)
+            self._check_places(store, places, name)
         late = next((rank for rank, key in places.items() if not store.check([key])), next(iter(places)))
         raise ValueError(
             f"Rank {self._world.rank} {self._describe_place(name)}, and rank {late} has not reached it within"
@@ -139,11 +140,11 @@ class PassComparison:
     def _check_places(self, store: torch.distributed.Store, places: dict[int, str], name: str):
         "Raise ValueError if a process has gone the expected way where this one deviates."
         index = len(self._current) - bool(name)
-        expected = self._expected[index] if index < len(self._expected) else ""
+        expected = "" if self._expected is None else next(iter(self._expected[index:]), "")
         for rank, key in places.items():
             if store.check([key]) or not store.check([self.place_key(rank)]): continue
             number, checked = map(int, store.get(self.place_key(rank)).split())
-            if (number, checked) > (self._num_passes, index) and not store.check([key]):
+            if (number, checked) > self.place and not store.check([key]):
                 difference = self._describe_difference(name, rank, expected, index)
                 raise ValueError(f"{difference}{self._remark}: {self._remedy}.")
 
@@ -291,10 +292,6 @@ class BackwardOrder(LayerOrder):
         self._is_open = False
 
 # %% ../../nbs/04_device/05_desync.ipynb #df35e2a7
-STATIC_REMEDY = (
-    "with ddp_static_graph, all processes have to use the same parameters in each step; leave ddp_static_graph out"
-)
-
 class UsedParameters(PassComparison):
     "Check that all processes use the same parameters in a backward pass, before it sends a gradient."
     def __init__(
@@ -336,12 +333,54 @@ class UsedParameters(PassComparison):
 
 # %% ../../nbs/04_device/05_desync.ipynb #c4b10e53
 REQUESTS_REMEDY = (
-    "a callback has to request the same in all processes. Let it decide by values that all of them have, such as those of"
-    " state, or by a value that one process sends the others"
+    "a callback has to request the same, and to call the same collectives, in all processes. Let it decide by values that"
+    " all of them have, such as those of state, or by a value that one process sends the others"
 )
+# the methods of a process group that all its processes call together
+COLLECTIVES = """_allgather_base _reduce_scatter_base all_gather_single all_to_all_single allgather allgather_coalesced
+    allgather_into_tensor_coalesced allreduce allreduce_coalesced alltoall alltoall_base barrier broadcast gather reduce
+    reduce_scatter reduce_scatter_single reduce_scatter_tensor_coalesced scatter""".split()
+
+def calling_callback() -> tuple[str, str] | None:
+    "Return the function of torch that calls a collective, and the callback whose code calls it; None outside of one."
+    frame, name = sys._getframe(2), ""
+    while frame is not None and frame.f_globals["__name__"].startswith("torch."):
+        # a function around it writes logs
+        name = name if frame.f_code.co_name == "wrapper" else f"{frame.f_code.co_name}()"
+        frame = frame.f_back
+    # what the package sends for a callback has checks of its own
+    if frame is None or frame.f_globals["__name__"].startswith(__package__.partition(".")[0] + "."): return None
+    while frame is not None and frame.f_code is not CallbackHandler.call.__code__:
+        frame = frame.f_back
+    if frame is None: return None
+    return name, f"{type(frame.f_locals['callback']).__name__}.{frame.f_locals['event']}"
+
+@cache
+def check_collectives():
+    "Let the methods of process groups compare a collective of a callback before it is sent; once per process."
+    def checked(method: Callable) -> Callable:
+        @wraps(method)
+        def compare_and_call(group: torch.distributed.ProcessGroup, *given, **options):
+            requests = AgreedRequests.latest and AgreedRequests.latest()
+            # some of the processes may exchange something by themselves
+            if requests is not None and group.size() == requests.num_processes and (found := calling_callback()):
+                requests.compare_collective(*found)
+            return method(group, *given, **options)
+        return compare_and_call
+    for name in COLLECTIVES:
+        if method := getattr(torch.distributed.ProcessGroup, name, None):
+            setattr(torch.distributed.ProcessGroup, name, checked(method))
 
 class AgreedRequests(PassComparison):
-    "Check that the callbacks of all processes have made the same requests, before one is answered."
+    "Check that the callbacks of all processes request the same, before it is answered, and call the same collectives."
+    # of the learner that has taken the last step
+    latest: ClassVar[weakref.ref[AgreedRequests] | None] = None
+    def __init__(self, world: World, timeout: timedelta):
+        super().__init__(world, timeout, REQUESTS_REMEDY)
+        self.num_processes = world.size
+        AgreedRequests.latest = weakref.ref(self)
+        check_collectives()
+
     def compare(
         self,
         control: TrainerControl,
@@ -360,8 +399,20 @@ class AgreedRequests(PassComparison):
         self._remark = f" ({', '.join(given)})" if given else ""
         self._check(", ".join(names) or "nothing")
 
+    def compare_collective(
+        self,
+        name: str,
+        caller: str,  # the callback and its method
+    ):
+        "Raise ValueError if another process goes on without calling a collective that a callback is about to call."
+        self._remark = f" ({caller} calls it on rank {self._world.rank})"
+        self._check(name)
+
     def leave(self):
         "Record that this process goes on to the next step: another one that still compares then waits in vain."
         self._num_checked += 1
+        AgreedRequests.latest = weakref.ref(self)
 
-    def _describe_place(self, name: str) -> str: return f"requests {name}"
+    def _describe_place(self, name: str) -> str:
+        if not name: return "goes on"
+        return f"calls {name}" if name.endswith(")") else f"requests {name}"

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
@@ -555,26 +555,6 @@ class ShardedModel(Strategy):
             if hasattr(p, "_unsharded_param"):
                 p._unsharded_param.grad = None
         return True
-
-    @contextmanager
-    def gathered_as(self, dtype: torch.dtype) -> Iterator[None]:
-        "Gather floating-point weights in another dtype inside the block; the shards do not change."
-        self.reshard()
-        params = [p for p in self._sharded_parameters() if p.sharded_param.is_floating_point()]
-        before = [(p, p.param_dtype, p.all_gather_outputs, p._unsharded_param) for p in params]
-        for p in params:
-            p.param_dtype = None if dtype == p.orig_dtype else dtype
-            # torch makes them again for the dtype
-            p.all_gather_outputs = []
-            del p._unsharded_param
-        try:
-            yield
-        finally:
-            self.reshard()
-            for p, param_dtype, outputs, gathered in before:
-                p.param_dtype = param_dtype
-                p.all_gather_outputs = outputs
-                p._unsharded_param = gathered
 
     def register_parts(self):
         """Register the shards as the modules' parameters, and change nothing else:

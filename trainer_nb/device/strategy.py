@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -181,7 +181,6 @@ class Strategy:
         self,
         loss: torch.Tensor,
         scaler: torch.amp.GradScaler | None = None,
-        on_computed: Callable[[], None] | None = None,  # called when the gradients of this process are there
     ):
         "Run backward; scale the loss if there is a scaler."
         backward_from_loss(loss if scaler is None else scaler.scale(loss))
@@ -237,10 +236,6 @@ class Strategy:
         return True
 
     # -- weights
-
-    def gathered_as(self, dtype: torch.dtype) -> AbstractContextManager:
-        "Return a context in which divided weights are gathered in a dtype."
-        return NO_CONTEXT
 
     def reshard(self):
         "Free gathered weights."

@@ -83,10 +83,7 @@ def cast_inputs(
     return cast(batch)
 
 @contextmanager
-def evaluation_mode(
-    learner: TrainerBase,
-    dtype=None,  # in which divided weights are gathered, None: theirs
-):
+def evaluation_mode(learner: TrainerBase):
     "Put the model into evaluation mode inside the block; restore the run's state at the end."
     run = learner.run_state
     with run.interrupts as interrupts, manual_changes_recorded(run):
@@ -114,7 +111,7 @@ def evaluation_mode(
                 (run.wrapped_model if isinstance(run.wrapped_model, torch.nn.Module) else run.model).eval()
                 if run.loss_module is not None:
                     run.loss_module.eval()
-                with averaged_weights(run), run.device.activated(), run.device.gathered_as(dtype):
+                with averaged_weights(run), run.device.activated():
                     interrupts.open()
                     yield run
             except BaseException as error:
@@ -306,7 +303,7 @@ def evaluation_loop(
     dtype = torch.bfloat16 if args.bf16_full_eval else torch.float16 if args.fp16_full_eval else None
     run.evaluation.eval_dataloader = dataloader
     try:
-        with evaluation_mode(learner, dtype):
+        with evaluation_mode(learner):
             logged: list[dict] = run.verb.eval_logs  # type: ignore[assignment]
             model = unwrap(run.wrapped_model)
             found = EvalAccumulator(learner, dataloader, description)

@@ -53,6 +53,8 @@ def run_all_pending(learner: TrainerBase) -> None:
         ensure_prepared(learner)
         run_pending(learner)
         run_deferred_changes(run)
+    if run.device is not None and run.device.requests is not None:
+        run.device.requests.leave()
 
 def reach_next_step(learner: TrainerBase) -> bool:
     "Run all tasks that precede the next step; return False if the run is finished."
@@ -65,8 +67,6 @@ def reach_next_step(learner: TrainerBase) -> bool:
         run_all_pending(learner)
         if run.finished: return False
         ensure_prepared(learner)
-        if run.device.requests is not None:
-            run.device.requests.leave()
         if not run.cursor.position:
             with run.interrupts.opened():
                 batches = run.loader.source.count_batches(run.cursor, run.bookmark)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import pickle
 import queue
-import re
 import signal
 import socket
 import threading
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from ..device.collectives import PEER_ERROR_PATTERN
 from .serialization import pack_values, shared_path, unpack_values
 
 # %% ../../nbs/11_launch/01_outcomes.ipynb #1fcc2055
@@ -111,11 +111,6 @@ def run_and_report(
 
 # %% ../../nbs/11_launch/01_outcomes.ipynb #28d88cd0
 INTERRUPT_KINDS = ("KeyboardInterrupt", "Interrupted", "Paused")
-PEER_ERROR_PATTERN = re.compile(
-    "closed by peer|reset by peer|connection reset|broken pipe|connection refused|socket closed|gloo|NCCL|remote"
-    " process exited|timed out",
-    re.I,
-)
 
 def is_consequence(failed: Failed) -> bool:
     "Return True for an error that only results from a lost process, or from an interrupt."

@@ -162,7 +162,7 @@ class BlockedWatch:
         self.processes = processes
         self.last_poll: float | None = None
         # by rank, as of the last look
-        self.counts: dict[int, int] = {}
+        self.counts: dict[int, tuple] = {}
 
     def find(self, call: PendingCall) -> list[int]:
         "Return the ranks that are blocked; takes part in a loop that is run through many times a second."

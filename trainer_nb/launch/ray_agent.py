@@ -66,11 +66,9 @@ class NodeAgent:
     def describe(
         self,
         packages: list[str],  # whose versions are returned
-        modules: list[str],
-        paths: list[str],
         search_paths: list[str],  # folders in which the notebook finds modules
     ) -> dict[str, Any]:
-        "Describe the node: its place in the cluster, versions, and which modules and paths are missing."
+        "Describe the node: its place in the cluster, and versions."
         import ray
         sys.path += [path for path in search_paths if os.path.isdir(path) and path not in sys.path]
         return {
@@ -79,8 +77,6 @@ class NodeAgent:
             "gpus": [str(gpu) for gpu in ray.get_gpu_ids()],
             "python": ".".join(platform.python_version_tuple()[:2]),
             "versions": {name: installed_version(name) for name in packages},
-            "missing modules": [name for name in modules if installed_version(name) is None],
-            "missing paths": [path for path in paths if not os.path.exists(path)],
         }
 
     def free_port(self) -> int:
@@ -94,7 +90,6 @@ class NodeAgent:
         settings: dict[str, Any],  # of the worker's main function
         environment: dict[str, str],  # of the worker, beyond that of the node
         directory: str,  # of the notebook; used if the node has it
-        modules: dict[str, bytes],  # modules of the notebook that the node lacks, as files
     ) -> int:
         "Start the worker process, and return its id."
         from trainer_nb.launch.local_workers import LocalWorkers, disable_unsupported_links
@@ -102,12 +97,6 @@ class NodeAgent:
         self.stem = settings["stem"]
         folder = make_scratch_folder(self.stem)
         os.chdir(directory if os.path.isdir(directory) else folder)
-        for name, content in modules.items():
-            path = os.path.join(folder, "modules", name)
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(path, "wb") as file:
-                file.write(content)
-        sys.path.append(os.path.join(folder, "modules"))
         environment = dict(os.environ) | environment
         if interface := interface_of(environment.pop("NODE_ADDRESS")):
             # a host name that means the machine itself would make the processes look for each other there

@@ -237,7 +237,8 @@ def modules_in(
     # a short string of a pickle is its opcode, its length, and its content
     found = re.finditer(rb"(?s)\x8c(.)([A-Za-z_][\w.]*)", blob)
     names = {m[2][:m[1][0]].decode() for m in found if m[1][0] <= len(m[2])}
-    return {name.partition(".")[0] for name in names if name in sys.modules}
+    found = {name.partition(".")[0] for name in names if name in sys.modules}
+    return found - {"__main__", "__mp_main__"} - set(sys.stdlib_module_names)
 
 def is_installed(path: str) -> bool:
     "Return True for a path within Python or its installed packages."
@@ -245,50 +246,9 @@ def is_installed(path: str) -> bool:
     path = os.path.realpath(path)
     return "site-packages" in path or "dist-packages" in path or any(path.startswith(p + os.sep) for p in prefixes)
 
-def split_modules(names: Iterable[str]) -> tuple[list[str], list[str]]:
-    "Return the packages among some modules, and those that the user has written."
-    packages = []
-    own = []
-    for name in sorted(set(names) - {"__main__", "__mp_main__"} - set(sys.stdlib_module_names)):
-        origin = getattr(sys.modules.get(name), "__file__", None)
-        (own if origin and not is_installed(origin) and name != "trainer_nb" else packages).append(name)
-    return packages, own
-
-def module_files(name: str) -> dict[str, bytes]:
-    "Return the source files of a module or package, by their path in a folder of modules."
-    origin = Path(sys.modules[name].__file__)
-    if origin.name != "__init__.py": return {origin.name: origin.read_bytes()}
-    root = origin.parent
-    return {str(path.relative_to(root.parent)): path.read_bytes() for path in sorted(root.rglob("*.py"))}
-
 def search_paths() -> list[str]:
     "Return the folders in which this process finds modules that are not installed."
     return [os.path.abspath(path) for path in sys.path if not is_installed(path or ".") and os.path.isdir(path or ".")]
-
-# %% ../../nbs/11_launch/08_ray_cluster.ipynb #ca8e9514
-# values of a list or a dictionary that are searched for paths
-MAX_SEARCHED = 20
-
-def data_files(
-    value: object,  # a data set, or a part of one
-    depth: int = 4,
-) -> set[str]:
-    "Return the files and folders that a data set refers to, as far as its attributes show them."
-    if isinstance(value, (str, os.PathLike)):
-        path = os.fspath(value)
-        is_path = isinstance(path, str) and 1 < len(path) < 4096 and os.sep in path and "\n" not in path
-        return {os.path.abspath(path)} if is_path and os.path.exists(path) else set()
-    if depth == 0 or isinstance(value, (bytes, int, float, type, ModuleType)) or value is None: return set()
-    files = getattr(value, "cache_files", None)
-    if isinstance(files, list):
-        # of the library datasets
-        return {os.path.abspath(file["filename"]) for file in files if isinstance(file, dict) and "filename" in file}
-    if type(value).__module__.partition(".")[0] in ("torch", "numpy") and not hasattr(value, "__getitem__"): return set()
-    if isinstance(value, dict): parts = list(value.values())
-    elif isinstance(value, (list, tuple, set, frozenset)): parts = list(value)
-    elif hasattr(value, "dtype"): return set()
-    else: parts = list(getattr(value, "__dict__", {}).values())
-    return set().union(*(data_files(part, depth - 1) for part in parts[:MAX_SEARCHED]))
 
 # %% ../../nbs/11_launch/08_ray_cluster.ipynb #0303ff78
 def describe_here(packages: Iterable[str]) -> dict[str, Any]:
@@ -315,7 +275,6 @@ def find_problems(
                 clauses.append(f"{name} {version}".strip())
             elif name in EXACT_PACKAGES:
                 clauses.append(f"{name} {version} (the node has {other or 'another version'})")
-        clauses += [f"the file {path}" if os.path.isfile(path) else f"the folder {path}" for path in node["missing paths"]]
         for clause in clauses:
             addresses = found.setdefault(clause, [])
             if node["address"] not in addresses:
@@ -326,8 +285,7 @@ def check_nodes(here: dict[str, Any], nodes: list[dict[str, Any]]):
     "Raise RuntimeError if the nodes lack something that the run needs."
     problems = find_problems(here, nodes)
     if not problems: return
-    has_files = any("the file " in problem or "the folder " in problem for problem in problems)
-    advice = "Install the same packages there as here"
-    if has_files:
-        advice += "; data files have to lie at the same path on every node, e.g. on a shared file system"
-    raise RuntimeError(f"The nodes of the cluster lack what the run needs: {'; '.join(problems)}. {advice}.")
+    raise RuntimeError(
+        f"The nodes of the cluster lack what the run needs: {'; '.join(problems)}. Install the same packages there as here,"
+        " and put modules of your own into a folder that all nodes share, with the same path."
+    )

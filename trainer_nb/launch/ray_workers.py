@@ -19,8 +19,8 @@ from .outcomes import RemoteError
 from .pool_messages import MessageReceiver, StartLimit, WorkerLink
 from .ray_agent import NodeAgent
 from .ray_cluster import BASIC_PACKAGES, RayCluster, ask, cast, check_nodes
-from .ray_cluster import data_files, describe_here, import_ray, module_files, modules_in
-from .ray_cluster import process_resources, reserve, search_paths, split_modules
+from .ray_cluster import describe_here, import_ray, modules_in
+from .ray_cluster import process_resources, reserve, search_paths
 from .serialization import present_path, release_packed, shared_path
 
 # %% ../../nbs/11_launch/09_ray_workers.ipynb #960189e2
@@ -164,26 +164,17 @@ class RayWorkers:
         "Start the workers, and return the links to them, by rank."
         self._group = reserve(self.cluster, self.num_workers, self.resources, self.limit.should_abort)
         agents = self._agents = self._create_agents()
-        packages, modules = split_modules(modules_in(blob))
-        here = describe_here([*BASIC_PACKAGES, *(name for name in packages if name not in BASIC_PACKAGES)])
-        payload = init["payload"] if isinstance(init["payload"], dict) else {}
-        files = set().union(*(data_files(part) for name, part in payload.items() if "dataset" in name))
-        paths = search_paths()
-        nodes = self._ask(
-            [agent.describe.remote(list(here["versions"]), modules, sorted(files), paths) for agent in agents]
-        )
+        here = describe_here(dict.fromkeys([*BASIC_PACKAGES, *sorted(modules_in(blob))]))
+        nodes = self._ask([agent.describe.remote(list(here["versions"]), search_paths()) for agent in agents])
         check_nodes(here, nodes)
         # the ranks of a node are neighbours
         order = sorted(range(len(nodes)), key=lambda index: nodes[index]["node"])
         agents, nodes = [agents[i] for i in order], [nodes[i] for i in order]
         port = self._ask([agents[0].free_port.remote()])[0]
-        sources: dict[str, bytes] = {}
-        for name in {name for node in nodes for name in node["missing modules"]}:
-            sources |= module_files(name)
         environments = process_environments(nodes, port, self.threads, self.cpu)
         pids = self._ask([
             # a name for each worker's files: numbers of processes are not unique among nodes
-            agent.start.remote(settings | {"stem": f"{settings['stem']}-{rank}"}, environment, os.getcwd(), sources)
+            agent.start.remote(settings | {"stem": f"{settings['stem']}-{rank}"}, environment, os.getcwd())
             for rank, (agent, environment) in enumerate(zip(agents, environments))
         ])
         return [

@@ -134,7 +134,7 @@ def have_same_status(remote: RemoteRun, learner: TrainerBase) -> bool:
     if not call.wait(10) or find_root_failure(dict(call.outcomes)): return False
     statuses = [outcome.result.status for _, outcome in sorted(call.outcomes.items())]
     # they cannot exchange anything any more
-    if any(s.pending[-1] == NO_GROUP for s in statuses): return False
+    if any(s.pending[-1][0] == NO_GROUP for s in statuses): return False
     if len({(s.step, s.fields["cursor"], s.corrupted, s.pending) for s in statuses}) > 1: return False
     remote.apply_status(learner, statuses[0])
     return True

@@ -113,12 +113,6 @@ def locate_checkpoint(
         close_other_logs(learner.history, log_path(found.parent, read_manifest(found)["run"]))
     return (found,)
 
-def file_sizes(_: object, folder: str) -> dict[str, int] | None:
-    "Return the sizes of a folder's files on this machine, by path; None if there is no such folder."
-    top = Path(folder)
-    if not top.is_dir(): return None
-    return {str(path.relative_to(top)): path.stat().st_size for path in top.rglob("*") if path.is_file()}
-
 def to_absolute_folder(folder: str | Path | None) -> str | Path | None:
     "Return a folder as an absolute path; other values stay as they are."
     if not folder or not isinstance(folder, (str, os.PathLike)): return folder
@@ -420,16 +414,6 @@ class RemoteRun:
                 is_logged = len(learner.state.log_history) > num_logs
                 if is_logged or not self.should_restart(learner, death): raise
 
-    def check_has_everywhere(self, learner: TrainerBase, folder: Path):
-        "Raise ValueError unless all processes find the files of a folder as the kernel does."
-        if self.plan.cluster is None: return
-        here = file_sizes(None, str(folder))
-        if all(there == here for there in self.collect(learner, file_sizes, str(folder)).values()): return
-        raise ValueError(
-            f"Not all nodes of the cluster have the files of {folder}: give a folder on a file system that they share; or"
-            " call learn.close(), load it here, and launch again."
-        )
-
     def begin_run(self, learner: TrainerBase, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
         "Execute a verb that may begin another run in the processes, and continue with that run."
         with learner.run_state.interrupts:
@@ -437,7 +421,6 @@ class RemoteRun:
                 # it may be the newest one
                 self.collect(learner, finish_save)
                 args, kwargs = locate_checkpoint(learner, *args, **kwargs), {}
-                self.check_has_everywhere(learner, args[0])
             value = self.execute(learner, run_verb, name, args, kwargs)
             self.follow_run(learner)
             raise_if_interrupted(learner)

@@ -14,7 +14,6 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,10 +58,11 @@ class RunStatus(NamedTuple):
     # pending tasks and requests, whether the model has to be wrapped again, acts, exchanges: all processes must agree
     pending: tuple
 
-def count_exchanges(replica: Replica) -> int:
-    "Return the number of exchanges between processes, also of one that waits for the others; -1 if there was none yet."
+def count_exchanges(replica: Replica) -> tuple:
+    """Return the number of exchanges between processes, also of one that waits for the others, -1 if there was none yet;
+    and those of comparisons through the store, which are no collectives."""
     device = replica.learner.run_state.device
-    return -1 if device is None else device.num_collectives()
+    return (-1,) if device is None else (device.num_collectives(), *device.pass_counts())
 
 def act_positions(run: RunState) -> tuple[tuple[str, int], ...]:
     "Return kind and step of the acts after which all processes take a snapshot for rewind together."
@@ -73,11 +73,8 @@ def capture_status(replica: Replica) -> RunStatus:
     run = replica.learner.run_state
     values = {name: value for name, value in run.values().items() if name != "control"}
     values["state"] = replace(run.state, log_history=[], stateful_callbacks={})
-    # compared through the store, which is no collective
-    pass_counts = None if run.device is None else run.device.pass_counts()
     pending = (
         *((task.kind, task.name) for task in run.due), repr(run.control), run.wrapped_model is None, act_positions(run),
-        pass_counts,
         count_exchanges(replica),
     )
     return RunStatus(run.state.global_step, values, replica.new_logs(), dict(vars(run.args)), run.current.corrupted, pending)
@@ -89,7 +86,7 @@ class Replica:
         payload = worker.payload
         self.worker = worker
         self.learner = make_learner(payload)
-        make_event = partial(torch.cuda.Event, enable_timing=True) if own_device().type == "cuda" else None
+        make_event = torch.cuda.Event if own_device().type == "cuda" else None
         self.speed_reporter = SpeedReporter(worker, make_event)
         self.stop_barrier = BoundaryGate()
         self.is_reporting = worker.rank == 0

@@ -19,7 +19,6 @@ from ..args.training_args import TrainingArguments
 from ..core.callbacks import TrainerCallback, TrainerControl, TrainerState
 from ..core.log_file import LogFile, dump_line
 from ..core.memory import read_proc_status
-from ..engine.overrides import TrainerBase
 from .worker import Worker
 
 # %% ../../nbs/11_launch/13_telemetry.ipynb #bf9cc303
@@ -105,41 +104,6 @@ class DeviceProgress:
         "Return the last step that is finished, without waiting; any thread may call this."
         return next((step - 1 for step, event in list(self.pending) if not event.query()), counted)
 
-# %% ../../nbs/11_launch/13_telemetry.ipynb #d8217c72
-class ComputeTimer:
-    "Measure the computing time of a GPU in a step, up to the point where it waits for other processes."
-    def __init__(
-        self,
-        make_event: Callable[[], Any] | None = None,  # returns a torch.cuda.Event; None: nothing is measured
-    ):
-        self.make_event = make_event
-        # of the last step that was measured; None: there is none yet
-        self.seconds: float | None = None
-        self._start: Any = None
-        self._end: Any = None
-        # the step is over, and the GPU may not have finished it
-        self._is_over = False
-
-    def begin(self):
-        "Begin a step, unless one is over and not finished: one at a time is measured."
-        if self.make_event is None or self._is_over: return
-        self._start = self._start or self.make_event()
-        self._start.record()
-        self._end = None
-
-    def computed(self):
-        "Record that a backward pass is queued; the last one of a step counts."
-        if self._start is None or self._is_over: return
-        self._end = self._end or self.make_event()
-        self._end.record()
-
-    def finish(self):
-        "End a step; read the time, without waiting, if the GPU has finished the one that is measured."
-        self._is_over = self._end is not None
-        if not self._is_over or not self._end.query(): return
-        self.seconds = self._start.elapsed_time(self._end) / 1000
-        self._is_over = False
-
 # %% ../../nbs/11_launch/13_telemetry.ipynb #0e335981
 @dataclass
 class StepSums:
@@ -162,7 +126,6 @@ class SpeedReporter(TrainerCallback):
     ):
         self.worker = worker
         self.progress = DeviceProgress(make_event)
-        self.timer = ComputeTimer(make_event)
         # of the last interval that is complete, and of the steps after it
         self.previous = StepSums()
         self.sums = StepSums()
@@ -174,25 +137,14 @@ class SpeedReporter(TrainerCallback):
         # CPU time of this thread at the start of the step
         self.thread_start = time.thread_time()
 
-    def on_step_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        learner: TrainerBase | None = None,
-        **kwargs,
-    ):
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
         self.sums.fetch += time.perf_counter() - self.last_boundary
         self.thread_start = time.thread_time()
-        if learner is not None and self.timer.make_event is not None:
-            learner.run_state.device.on_computed = self.timer.computed
-            self.timer.begin()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
         self.sums.steps += 1
         self.sums.computing += time.thread_time() - self.thread_start
         self.progress.record(state.global_step)
-        self.timer.finish()
         now = time.perf_counter()
         self.sums.seconds += now - self.last_boundary
         self.last_boundary = now
@@ -210,10 +162,7 @@ class SpeedReporter(TrainerCallback):
         if not n: return
         seconds = self.previous.seconds + self.sums.seconds
         fetch = (self.previous.fetch + self.sums.fetch) / n
-        # the thread only queues the work of a GPU
-        computing = self.timer.seconds
-        if computing is None:
-            computing = (self.previous.computing + self.sums.computing) / n
+        computing = (self.previous.computing + self.sums.computing) / n
         report = {
             "step": step,
             "fetch": fetch,
