@@ -320,7 +320,7 @@ def test_an_error_on_a_rank_is_raised_as_it_is(tmp_path, likes, n, ranks):
         bad.touch()
         with pytest.raises(OSError, match="no such picture") as raised: learn.step(2)
         notes = "\n".join(raised.value.__notes__)
-        assert any(f"rank {rank}" in notes for rank in ranks) and "__getitem__" in notes and "closed by peer" not in notes
+        assert any(f"rank {rank}" in notes for rank in ranks) and "__getitem__" in notes and "closed by peer" not in notes and "call learn.close(), repair the data" in notes
         assert learn.state.global_step == 4 and len(learn.history) == 4
         bad.unlink()
         learn.train()

@@ -99,7 +99,7 @@ class Pauses(Enough):
         self.num += 1
         if self.fails: raise KeyboardInterrupt("in the pause")
     def on_step_begin(self, args, state, control, **kwargs):
-        if state.global_step == 7 and self.told == 1: self.told = 2; time.sleep(600)
+        if state.global_step == 7 and self.told == 1: type(self).told = 2; time.sleep(600)
         super().on_step_begin(args, state, control, **kwargs)
 
 
@@ -176,6 +176,20 @@ def test_a_verb_that_only_looks_is_done_once_more(hasty, like):
         os.kill(victim, signal.SIGKILL)
         with pytest.raises(RuntimeError, match="rank 1 was killed by SIGKILL"): learn.evaluate()
         assert is_gone(victim) and learn.evaluate()["eval_loss"] == here
+
+
+@pytest.mark.parametrize("back, step", [(lambda learn: learn.restore("here"), 3), (lambda learn: learn.rewind(2), 5), (lambda learn: learn.reset(), 0)])
+def test_a_death_names_the_step_to_which_the_run_has_gone_back(hasty, back, step):
+    "Not one of the steps that it has left."
+    learn = make(eval_strategy="no")
+    with learn.launch(2):
+        learn.step(3)
+        learn.snapshot("here")
+        learn.step(4)
+        back(learn)
+        os.kill(pids(learn)[1], signal.SIGKILL)
+        with pytest.raises(RuntimeError, match=rf"rank 1 was killed by SIGKILL.* after step {step}[.;]"): learn.step(1)
+        assert learn.state.global_step == step and learn.step(1)[0].step == step + 1
 
 
 def test_what_changes_the_run_is_not_done_once_more(hasty):

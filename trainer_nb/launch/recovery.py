@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ..core.errors import Paused, warn
 from ..core.history import Place, is_ancestor
+from ..data.sources import SeededDataset
 from ..device.accelerator import NO_GROUP
 from ..engine.overrides import TrainerBase
 from ..engine.snapshot_tensors import Snapshot
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/11_launch/16_recovery.ipynb #842c0553
 LAST_KNOWN_MESSAGE = "the run continues from its last known state"
+DATA_NOTE = "The processes have copies of the data: call learn.close(), repair the data here, and launch again."
 
 def recover_run(
     remote: RemoteRun,
@@ -73,6 +75,8 @@ def recover_run(
     # the processes' own message gives what was cancelled
     if is_undisturbed and is_requested and cause.kind == "Paused": raise Paused(cause.message)
     error = make_recovered_error(cause, None if is_current else step, is_requested, reached - step)
+    if isinstance(cause, Failed) and SeededDataset._fetch.__code__.co_filename in cause.traceback:
+        error.add_note(DATA_NOTE)
     if is_current and not is_undisturbed:
         # the traceback of the failed process may still describe that process's own state
         error.add_note(f"All processes were started again, with the state after step {step}.")
