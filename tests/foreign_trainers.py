@@ -80,7 +80,7 @@ def sentence_model():
     return base
 
 
-def sentences(folder, several=False, own_weights=False):
+def sentences(folder, several=False, own_weights=False, all_layers=False):
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments, losses
     from sentence_transformers.evaluation import EmbeddingSimilarityEvaluator
     from sentence_transformers.models import Pooling, Transformer
@@ -89,6 +89,7 @@ def sentences(folder, several=False, own_weights=False):
     if own_weights: rows = rows.add_column("label", [i % 3 for i in range(len(rows))])
     torch.manual_seed(1)
     loss = losses.SoftmaxLoss(model, 16, 3) if own_weights else losses.MultipleNegativesRankingLoss(model)
+    if all_layers: loss = losses.AdaptiveLayerLoss(model, loss, n_layers_per_step=-1)   # transformers captures outputs by hooks
     evaluator = EmbeddingSimilarityEvaluator(rows["anchor"][:6], rows["positive"][:6], [i / 6 for i in range(6)], name="dev")
     more = dict(max_steps=9) if own_weights else {}   # beyond the end of an epoch
     return SentenceTransformerTrainer(model, SentenceTransformerTrainingArguments(**settings(folder, **more)), evaluator=evaluator, eval_dataset=rows.select(range(16)),
@@ -99,7 +100,7 @@ PROGRAMS = {
     "text": sft, "prompt and completion": lambda f: sft(f, "prompt and completion"), "conversations": lambda f: sft(f, "messages"),
     "accumulation": lambda f: sft(f, gradient_accumulation_steps=2), "LoRA": lambda f: sft(f, lora=True),
     "a stream": lambda f: sft(f, stream=True), "ORPO": orpo, "DPO": dpo, "reward": reward, "GRPO": grpo, "sentences": sentences, "sentences of several data sets": lambda f: sentences(f, True),
-    "a loss with weights": lambda f: sentences(f, own_weights=True),
+    "a loss with weights": lambda f: sentences(f, own_weights=True), "a loss of all layers": lambda f: sentences(f, all_layers=True),
 }
 
 
@@ -147,8 +148,8 @@ def main(names):
         results[name]["evaluated"] = None if trainer.eval_dataset is None else {k: v for k, v in sorted(trainer.evaluate().items()) if k.startswith("eval_") and "second" not in k and "time" not in k}
         if not PATCHED: continue
         trainer, folder = begin()
-        trainer.step(5)
-        trainer.rewind(2)
+        trainer.step(trainer.args.max_steps - 1)
+        trainer.rewind(3)   # of nine steps, into an earlier epoch
         trainer.train()
         results[name]["back"] = outcome(trainer, folder)
         trainer, folder = begin()

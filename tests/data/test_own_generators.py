@@ -234,6 +234,7 @@ def test_a_sampler_without_a_generator_keeps_its_order():
     source = MapSource(loader, seed=5)
     with seeded_generators(5, SEED_ORDER, 2): expected = [list(b) for b in loader.batch_sampler]
     assert [group[0] for group in source.plan(2).groups] == expected
+    assert [group[0] for group in MapSource(DataLoader(Rows(), batch_sampler=loader.batch_sampler), seed=5).plan(2).groups] == expected
     assert len(list(source.open(Cursor(2)))) == N // 4
 
 

@@ -60,7 +60,7 @@ def test_two_processes():
 
 
 NAMES = ["text", "prompt and completion", "conversations", "accumulation", "LoRA", "a stream", "ORPO", "DPO", "reward", "GRPO", "sentences", "sentences of several data sets",
-         "a loss with weights"]
+         "a loss with weights", "a loss of all layers"]
 
 
 @pytest.mark.timeout(1200)

@@ -299,13 +299,8 @@ def installed_trackers() -> list[str]:
     if "mlflow" in names and is_variable_set("DISABLE_MLFLOW_INTEGRATION"):
         names.remove("mlflow")
     if not is_module_installed("transformers"): return names
-    # as transformers decides: MLflow reports to Azure ML, Flyte works only within a task, Kubeflow within its job
-    found = [name for name in ("azure_ml", "codecarbon", "dagshub", "neptune") if is_tracker_installed(name)]
-    if "azure_ml" in found and is_tracker_installed("mlflow"):
-        found.remove("azure_ml")
-    if os.environ.get("KUBEFLOW_TRAINER_SERVER_URL") and not is_variable_set("DISABLE_KUBEFLOW_INTEGRATION"):
-        found.append("kubeflow")
-    return names + found
+    from transformers.integrations import get_available_reporting_integrations
+    return names + [name for name in get_available_reporting_integrations() if name in TRANSFORMERS_TRACKERS]
 
 def tracker_names(
     report_to: None | str | list[str],  # as it was given

@@ -644,7 +644,8 @@ class MapSource(BatchSource):
 
     def _make_plan(self, epoch: int):
         batches = self.loader.batch_sampler
-        sampler = self.loader.sampler
+        # that of the batches: a loader that is given batches has one of its own, which is not used
+        sampler = getattr(batches, "sampler", self.loader.sampler)
         with seeded_for_epoch(self.own, self.seed, epoch): set_epoch(epoch, sampler, batches)
         in_order = type(sampler) is SequentialSampler
         by_epoch = getattr(type(sampler), "__iter__", None) is EpochSampler.__iter__

@@ -117,8 +117,9 @@ LEARNER = frozenset("""_train_dataset eval_dataset processing_class _learns_itse
 # what torch.compile and unwrap_compiled() leave on a module
 COMPILED = frozenset(("_compile_context", "_compiled_call_impl", "_is_torch_compile"))
 MODULE = WRAPPER_ATTRIBUTES | COMPILED | {*vars(torch.nn.Module()), "_is_full_backward_hook", "_version", "forward"}
-# further attributes of modules of libraries: where a model was loaded from, and which warnings it has given
+# further attributes of modules of libraries: where a model was loaded from, and which warnings, hooks and functions it has
 LIBRARY_MODULE = MODULE | {"name_or_path", "warnings_issued", "model_tags", "_is_hf_initialized"}
+LIBRARY_MODULE |= {"_output_capturing_hooks_installed", "_similarity_fn_name"}
 
 def declared(owner: object, name: str, default: Any) -> Any:
     "Return an attribute that an object or its class may define, without a call of `__getattr__`, which a learner has for hints."

@@ -341,9 +341,8 @@ def commit_step(step: Step) -> StepResult:
         if step.norm is None and run.device.engine is not None:
             step.norm = run.device.engine.grad_norm()
         rate = run.optimizer.param_groups[0]["lr"]
-        if isinstance(rate, torch.Tensor):
-            # the schedule changes it in place
-            rate = rate.clone()
+        # the schedule changes a tensor in place
+        rate = rate.clone() if isinstance(rate, torch.Tensor) else rate
     except BaseException as error:
         handle_failed_update(step, error, backup)
         raise
