@@ -231,23 +231,6 @@ class EngineState(NamedTuple):
     masters: list[torch.Tensor]              # fp32 weights, by group
     states: list[dict[str, Any]]             # of the optimizer, by group
 
-def torch_scale(
-    state: Mapping[str, Any],  # of DeepSpeed's scaler
-    interval: int,  # steps without an overflow before torch's scaler grows
-) -> dict[str, Any]:
-    "Return the scale, and how soon it grows, as torch's scaler has them."
-    stable = int(state["cur_iter"] - state["last_overflow_iter"] - 1)
-    # DeepSpeed's first growth after an overflow comes a step later than torch's
-    tracker = max(stable - 1, 0) % int(state["scale_window"])
-    return {"scale": float(state["cur_scale"]), "_growth_tracker": min(tracker, interval - 1)}
-
-def engine_scale(
-    state: Mapping[str, Any],  # of torch's scaler
-    iteration: int,  # number of steps of DeepSpeed's scaler
-) -> dict[str, Any]:
-    "Return the scale, and how soon it grows, as DeepSpeed's scaler has them."
-    return {"cur_scale": state["scale"], "last_overflow_iter": iteration - int(state["_growth_tracker"]) - 2}
-
 def clear_kept_gradients(
     zero: Any,  # an optimizer of DeepSpeed
 ):
@@ -628,10 +611,10 @@ class DeepSpeedModel(Strategy):
         return {k: v for k, v in vars(scaler).items() if isinstance(v, (bool, int, float))}
 
     def load_scaler_state(self, state: dict[str, Any] | None):
-        "Restore the state of the loss scaler."
+        "Restore the state of the loss scaler, unless it is that of a run without DeepSpeed."
         scaler = getattr(self.engine.optimizer, "loss_scaler", None)
-        if state and getattr(scaler, "dynamic", False):
-            vars(scaler).update(state if "cur_scale" in state else engine_scale(state, scaler.cur_iter))
+        if state and "cur_scale" in state and getattr(scaler, "dynamic", False):
+            vars(scaler).update(state)
 
 # %% ../../nbs/04_device/07_deepspeed.ipynb #1a58a515
 def _flat_tensors(zero: Any) -> tuple[list[torch.Tensor], list[list[tuple[torch.nn.Parameter, int, int]]]]:

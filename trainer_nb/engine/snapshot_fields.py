@@ -15,7 +15,7 @@ import torch
 from ..args.training_args import PROCESS_FIELDS, without_subclass_fields
 from ..core.callbacks import exported_state
 from ..device.model_patches import PATCH_ARGS
-from ..device.deepspeed import MASTER, has_flat_state, torch_scale
+from ..device.deepspeed import MASTER, has_flat_state
 from ..device.strategy import module_class
 from ..device.sharding import copy_into, full_shape, is_strategy_tensor, state_like, to_local
 from ..device.weight_storage import ReadOnlyWeight, has_adapters, is_packed, is_read_only, is_spread
@@ -585,12 +585,11 @@ def _same_groups(run: RunState, snapshot: Snapshot) -> list[int] | None:
 def _capture_scaler(run: RunState, tensors, values):
     values["scaler"] = None if run.device is None or run.device.scaler is None else run.device.scaler.state_dict()
 def _restore_scaler(run: RunState, snapshot: Snapshot):
-    if run.device is None or run.device.scaler is None or not snapshot.values["scaler"]: return
     saved = snapshot.values["scaler"]
+    # a run with DeepSpeed has a scaler of its own
+    if run.device is None or run.device.scaler is None or not saved or "cur_scale" in saved: return
     run.device.reset_scaler()
-    own = run.device.scaler.state_dict()
-    # of a run with DeepSpeed, which has a scaler of its own
-    run.device.scaler.load_state_dict(own | torch_scale(saved, own["growth_interval"]) if "cur_scale" in saved else saved)
+    run.device.scaler.load_state_dict(saved)
 
 def _capture_modes(run: RunState, tensors, values):
     values["modes"] = {"evaluation": [n for n, m in tensors.walk.each if not m.training], "held": list(run.modes.held)}
