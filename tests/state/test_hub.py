@@ -8,7 +8,7 @@ import torch
 transformers = pytest.importorskip("transformers")
 from huggingface_hub import constants
 from hub_server import TOKEN, HubServer
-from trainer_nb import Learner, TrainerCallback, TrainingArguments, differences
+from trainer_nb import InvalidOperation, Learner, TrainerCallback, TrainingArguments, differences
 from trainer_nb.state.hub import PushFailed
 
 def SLOW(*values): return pytest.param(*values, marks=pytest.mark.slow)
@@ -437,23 +437,15 @@ def test_the_trials_of_a_search_push_nothing(hub, tmp_path, monkeypatch):
 
 
 def test_another_name_is_another_repository(hub, tmp_path, capsys):
-    "At once, if the run is pushed; a push that was begun goes where it was to go."
-    learn = make(tmp_path/"out", hub_always_push=True)
-    hub.gate.clear()
-    learn.step(2)
-    assert hub.arrived.wait(10)
-    learn.step(3)
+    "Before the run begins, which opens it."
+    learn = make(tmp_path/"out")
     learn.hub_model_id = "me/other"
-    assert learn.hub_model_id == "me/other" and "me/other" in hub.trees and f"is pushed to {hub.endpoint}/me/other" in capsys.readouterr().out
-    hub.gate.set()
-    learn.train()
-    assert [(c.repo, c.message[-1]) for c in hub.commits] == [("me/out", "2"), ("me/out", "4"), ("me/other", "6")]
-    hub.fail = lambda method, path: 403 if "create" in path else None
-    with pytest.raises(PushFailed, match="The repository me/third is not ready"): learn.hub_model_id = "me/third"
-    with pytest.raises(ValueError, match="hub_model_id=5"): learn.hub_model_id = 5
+    learn.step(3)
+    learn.wait()
+    assert learn.hub_model_id == "me/other" and f"is pushed to {hub.endpoint}/me/other" in capsys.readouterr().out
+    assert {c.repo for c in hub.commits} == {"me/other"}
+    with pytest.raises((ValueError, InvalidOperation), match="hub_model_id"): learn.hub_model_id = "me/third"
     assert learn.hub_model_id == "me/other" == learn.args.hub_model_id
-    learn.push_to_hub("The end", tags="new")
-    assert hub.commits[-1][:3] == ("me/other", "main", "The end")
 
 
 @pytest.mark.parametrize("of", ["the learner's arguments", SLOW("the user's arguments")])

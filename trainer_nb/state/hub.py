@@ -20,11 +20,10 @@ from typing import Any, NamedTuple, cast
 
 from ..args.validation import JSON_FILE, args_to_json
 from ..args.fields import HubStrategy
-from ..args.training_args import TrainingArguments, resolve_args
+from ..args.training_args import TrainingArguments
 from ..core.errors import Interrupted, warn
 from ..core.interrupts import InterruptGuard
 from ..device.collectives import SINGLE_PROCESS
-from ..engine.given_parts import check_not_remote
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState, Task
 from ..engine.tasks import run_tasks_now
@@ -397,14 +396,13 @@ def open_repository(
     learner: TrainerBase,
     token: str | None = None,  # None: hub_token, or the one stored on this machine
     private: bool | None = None,  # None: hub_private_repo
-    name: str | None = None,  # None: hub_model_id, or the name of output_dir
 ) -> None:
     "Create the repository and the branch if they are not there, on the main process; raise PushFailed if that fails."
     if not learner.state.is_world_process_zero: return
     args = learner.run_state.args
     uploader = get_uploader(learner.run_state)
     token = token or uploader.token
-    name = name or args.hub_model_id or Path(args.save_dir).absolute().name
+    name = args.hub_model_id or Path(args.save_dir).absolute().name
     private = args.hub_private_repo if private is None else private
     client = hub_client()
     try:
@@ -426,17 +424,11 @@ def rename_repository(
     learner: TrainerBase,
     name: str | None,  # None: that of output_dir
 ) -> None:
-    "Push to another repository from now on, opened here if the run is pushed; if that fails, the old one stays."
-    run = learner.run_state
-    check_not_remote(run, "hub_model_id")
-    name = resolve_args(run.args, {"hub_model_id": name}).hub_model_id
-    if run.args.push_to_hub:
-        open_repository(learner, name=name or Path(run.args.save_dir).absolute().name)
-    else:
-        # the next push opens it
-        uploader = get_uploader(run)
-        uploader.repo_id = uploader.url = None
-    vars(run.args)["hub_model_id"] = name
+    "Name another repository before the run begins, which opens it; raise ValueError in a run."
+    learner.run_state.args.hub_model_id = name
+    uploader = get_uploader(learner.run_state)
+    uploader.repo_id = uploader.url = None
+
 
 # %% ../../nbs/07_state/20_hub.ipynb #50e82736
 def pushed_settings(args: TrainingArguments) -> str:
@@ -587,26 +579,23 @@ def download_checkpoint(
     "Download a checkpoint into huggingface_hub's cache and return its folder; raise ValueError if that fails."
     repo_id, revision, folder = repository
     client = hub_client()
+    def download(*wanted: str) -> Path:
+        with no_progress_bars():
+            return Path(client.snapshot_download(repo_id, revision=revision, token=token, allow_patterns=[*wanted]))
+    # the log of the run is beside its checkpoints
+    logs = "runs/*.jsonl"
     try:
         files = client.list_repo_files(repo_id, revision=revision, token=token)
         names = sorted({name.split("/")[0] for name in files if "/" in name and is_checkpoint_name(name.split("/")[0])})
         if folder is None and names:
             # as in a folder, by the small files
-            wanted = [f"{name}/{file}" for name in names for file in (MANIFEST_NAME, "trainer_state.json")]
-            with no_progress_bars():
-                there = client.snapshot_download(
-                    repo_id, revision=revision, token=token, allow_patterns=[*wanted, "runs/*.jsonl"]
-                )
-            every = [describe_checkpoint(Path(there, name)) for name in names]
+            there = download(*(f"{name}/{file}" for name in names for file in (MANIFEST_NAME, "trainer_state.json")), logs)
+            every = [describe_checkpoint(there / name) for name in names]
             # the times of downloaded files say nothing, and the Trainer's checkpoints have no others
             newest = newest_checkpoint([info for info in every if info.manifest] or every)
             folder = None if newest is None else newest.path.name
         if folder is not None and any(name.startswith(f"{folder}/") for name in files):
-            # the log of the run is beside its checkpoints
-            wanted = [f"{folder}/*", "runs/*.jsonl"]
-            with no_progress_bars():
-                there = client.snapshot_download(repo_id, revision=revision, token=token, allow_patterns=wanted)
-            return Path(there) / folder
+            return download(f"{folder}/*", logs) / folder
     except Exception as error:
         raise ValueError(
             f"{repo_id} cannot be resumed from ({describe_failure(error, repo_id)}), and no folder has this name."
