@@ -139,7 +139,7 @@ def test_mistakes_and_runs_without_steps():
     with pytest.raises(TypeError, match="A run to draw is a learner"): run_tree(3)
     empty = History("<new>")
     tree = run_tree(empty)
-    assert repr(tree) == "<new>  to step 0" and "<new>" in ET.fromstring(tree.svg()).itertext() and 'alt="&lt;new&gt;  to step 0"' in tree.bundle()["text/html"] and ET.fromstring(tree.svg()).tag.endswith("svg")
+    assert repr(tree) == "<new>  to step 0" and "<new>" in ET.fromstring(tree.svg()).itertext() and 'alt="&lt;new&gt; to step 0"' in tree.bundle()["text/html"] and ET.fromstring(tree.svg()).tag.endswith("svg")
     del tree, empty
     gc.collect()
 

@@ -89,7 +89,7 @@ class PanelDisplay:
         "Return all representations of the panels by MIME type."
         # the titles, or else the text, for readers who do not see the image
         titles = [panel.title for panel in self.panels() if panel.title]
-        alt = ", ".join(titles) or "; ".join(line.strip() for line in self.panel_lines())
+        alt = ", ".join(titles) or "; ".join(" ".join(line.split()) for line in self.panel_lines())
         return {
             "text/html": picture_html(self.panels(), self.columns, alt),
             SVG_MIME: self.svg(),

@@ -78,9 +78,8 @@ def encode_png(
     def chunk(name: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
     # width, height, bit depth, colour type
-    head = struct.pack(
-        ">IIBBBBB", a.shape[1], a.shape[0], 8, 0 if a.ndim == 2 else 2 if a.shape[2] == 3 else 6, 0, 0, 0
-    )
+    kind = 0 if a.ndim == 2 else 2 if a.shape[2] == 3 else 6
+    head = struct.pack(">IIBBBBB", a.shape[1], a.shape[0], 8, kind, 0, 0, 0)
     rows = np.concatenate([np.zeros((len(a), 1), np.uint8), a.reshape(len(a), -1)], axis=1)
     chunks = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows.tobytes())) + chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + chunks
@@ -233,6 +232,12 @@ def run_colors(
         colors.append(color if color in free or not free else free[0])
     return colors[:len(run_ids)]
 
+def pair_colors(one: str, other: str) -> list[int]:
+    "Return the colours of two runs, each that of other charts; one that was drawn beside no other is the main run."
+    known = [run for run in (one, other) if run in _RUN_COLORS] or [other]
+    colors = dict(zip(known, run_colors(["", *known])[1:]))
+    return [colors.get(run, 0) for run in (one, other)]
+
 def series_color(color: int | None) -> str:
     "Return the colour of an element as a hex string."
     return TEXT_COLOR if color is None else PALETTE[color % len(PALETTE)]
@@ -265,8 +270,7 @@ class AxisScale:
 
     def __call__(self, values: ArrayLike) -> np.ndarray:
         v = np.asarray(values, float)
-        with np.errstate(all="ignore"):
-            v = np.where(v > 0, np.log10(np.where(v > 0, v, 1)), np.nan) if self.log else v
+        if self.log: v = np.log10(v, out=np.full(v.shape, np.nan), where=v > 0)
         return self.a + (v - self.low) / ((self.high - self.low) or 1) * (self.b - self.a)
 
 # %% ../../nbs/00_display/02_svg.ipynb #e44523a5
@@ -395,16 +399,12 @@ def color_values(heat: Heatmap) -> tuple[np.ndarray, float, float]:
     values = np.asarray(heat.values, float)
     low, high = axis_range([values], heat.log) if heat.span is None else heat.span
     if not heat.log: return values, low, high
-    with np.errstate(all="ignore"):
-        logarithms = np.where(values > 0, np.log10(np.where(values > 0, values, 1)), np.nan)
+    logarithms = np.log10(values, out=np.full(values.shape, np.nan), where=values > 0)
     return logarithms, math.log10(low), math.log10(high)
 
 def svg_image(
     colors: np.ndarray,  # uint8 of shape (rows, columns, 4)
-    x: float,
-    y: float,
-    width: float,
-    height: float,
+    x: float, y: float, width: float, height: float,
 ) -> str:
     "Return pixels as an <image> element."
     data = b64encode(encode_png(colors)).decode()

@@ -20,7 +20,7 @@ from ..core.history import History, store_event
 from ..device.strategy import require_unsharded
 from ..display.charts import Chart
 from ..display.panels import LineSeries, Marker, Panel
-from ..display.svg import run_colors
+from ..display.svg import pair_colors
 from ..display.tables import Table, format_setting
 from ..engine.overrides import TrainerBase
 from ..engine.assignment import watch_assignments
@@ -189,7 +189,7 @@ class Comparison(Table):
     def _chart(self, rows: list[dict[str, float]]) -> Chart:
         if self and not rows: return Chart([], [f"The runs have no step in common there. {self.title()}"])
         steps = [row["step"] for row in rows]
-        colors = run_colors(["", *self.runs])[1:] if self.runs else [0, 2]
+        colors = pair_colors(*self.runs) if self.runs else [0, 2]
         # the other begins where it leaves the one: before, it would only cover it
         left = 0 if self.parted is None else max(sum(step < self.parted for step in steps) - 1, 0)
         one = LineSeries(steps, [row["one"] for row in rows], self.names[0], colors[0])
