@@ -81,8 +81,7 @@ def is_own(run: RunState, snapshot: Snapshot) -> bool:
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #874ff43c
 class ModuleWalk:
-    """Collect a run's modules, parameters and buffers with their names in one
-    pass; modules with several names, and tensors that are tied within a part, once."""
+    "Collect a run's modules, parameters and buffers with their names in one pass; what has several names, once."
     def __init__(self, run: RunState):
         self.each: list[tuple[str, torch.nn.Module]] = []
         # the modules of the model with all their names
@@ -106,22 +105,15 @@ class ModuleWalk:
                     modules.add(m)
                     self.each.append((f"{part}{path}", m))
                     self.slots.update((f"buffers/{before}{k}", (m, k)) for k in m._buffers)
-                for k, p in m._parameters.items():
-                    if p is None: continue
-                    if p in weights:
-                        self.tied[before + k] = weights[p]
-                        continue
-                    weights[p] = before + k
-                    self.weights.append((before + k, p))
-                    if is_read_only(p):
-                        self.read_only[f"weights/{before}{k}"] = ReadOnlyWeight(before + k, m, k, p)
-                for k, b in m._buffers.items():
-                    if b is None: continue
-                    if b in buffers:
-                        self.tied[before + k] = buffers[b]
-                        continue
-                    buffers[b] = before + k
-                    self.buffers.append((before + k, b))
+                for table, first, kept in ((m._parameters, weights, self.weights), (m._buffers, buffers, self.buffers)):
+                    for k, t in table.items():
+                        if t is None: continue
+                        if first.setdefault(t, before + k) != before + k:
+                            self.tied[before + k] = first[t]
+                            continue
+                        kept.append((before + k, t))
+                        if first is weights and is_read_only(t):
+                            self.read_only[f"weights/{before}{k}"] = ReadOnlyWeight(before + k, m, k, t)
 
     def named(self):
         "Yield every parameter and buffer that a snapshot holds, with its name there."
@@ -267,7 +259,6 @@ def _module_of(name: str) -> tuple[str, str]:
     "Return the path of the module, and the name there, of a buffer in a snapshot."
     path, _, k = name.removeprefix("buffers/").rpartition(".")
     return (f"{path}." if path == "(loss)" else path), k
-
 
 def _model_tensors(snapshot: Snapshot):
     return {n: t for n, t in snapshot.tensors.items() if n.startswith(("weights/", "buffers/"))}

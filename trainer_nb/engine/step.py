@@ -276,8 +276,7 @@ def watch_if_trusted(learner: TrainerBase, items: Any) -> Any:
     "Return the number of labels as one that records its use, if the loss is trusted to use it."
     is_trusted = learner.loss_is_scaled_for_ga is None and is_loss_scaled(learner, items)
     # a compiler would specialize on the subclass
-    if not is_trusted or type(items) is not torch.Tensor: return items
-    if should_compile(learner.args, learner.run_state.model): return items
+    if not is_trusted or type(items) is not torch.Tensor or should_compile(learner.args, learner.model): return items
     WatchedItems.is_used = WatchedItems.is_passed = False
     return items.as_subclass(WatchedItems)
 
