@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .data.text_collators import (DataCollatorForLanguageModeling, DataCollatorForMultipleChoice, DataCollatorForSeq2Seq,
                                       DataCollatorForTokenClassification, DataCollatorForWholeWordMask,
                                       DataCollatorWithFlattening)
-    from .live.text_samples import TextSamplesCallback, text_samples
+    from .live.text_samples import SamplesCallback, TextSamplesCallback, text_samples
 
 # A script written for transformers' Trainer runs after changing the line that imports these.
 Trainer = Seq2SeqTrainer = Learner
@@ -122,8 +122,8 @@ __all__ = [
     "DataCollatorWithPadding", "DefaultDataCollator", "DefaultFlowCallback", "EarlyStoppingCallback",
     "EvalPrediction", "ExportableState", "History", "InvalidOperation", "Learner", "Paused", "PredictionOutput", "PrinterCallback",
     "ProgressCallback", "Record", "Records", "ReportCallback", "Seq2SeqTrainer",
-    "Seq2SeqTrainingArguments", "Snapshot", "TextSamplesCallback", "TrainOutput", "Trainer", "TrainerCallback", "TrainerControl",
-    "TrainerState", "TrainingArguments", "compare", "default_data_collator", "differences", "follow",
+    "SamplesCallback", "Seq2SeqTrainingArguments", "Snapshot", "TextSamplesCallback", "TrainOutput", "Trainer", "TrainerCallback",
+    "TrainerControl", "TrainerState", "TrainingArguments", "compare", "default_data_collator", "differences", "follow",
     "get_last_checkpoint", "merge", "metrics", "pack_dataset", "parse_args", "patch_transformers", "run_tree",
     "runs", "set_seed", "show_trained_tokens", "text_samples", "tokenize_chat",
 ]
@@ -136,7 +136,7 @@ _OWN_NAMES = {
     **dict.fromkeys(("DataCollatorForLanguageModeling", "DataCollatorForMultipleChoice", "DataCollatorForSeq2Seq",
                      "DataCollatorForTokenClassification", "DataCollatorForWholeWordMask", "DataCollatorWithFlattening"),
                     "trainer_nb.data.text_collators"),
-    **dict.fromkeys(("TextSamplesCallback", "text_samples"), "trainer_nb.live.text_samples"),
+    **dict.fromkeys(("SamplesCallback", "TextSamplesCallback", "text_samples"), "trainer_nb.live.text_samples"),
     **dict.fromkeys(("HubStrategy", "IntervalStrategy", "OptimizerNames", "SaveStrategy", "SchedulerType"), "trainer_nb.args.fields"),
     "ParallelMode": "trainer_nb.args.parallel",
     "CallbackHandler": "trainer_nb.core.callbacks",

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from conftest import ROOT
+from trainer_nb.core.history import History
 from trainer_nb.live.curves import running_mean
 from trainer_nb.live.dashboard import ONE_OF_BOTH
+from trainer_nb.live.run_view import samples_html
 
 pytestmark = pytest.mark.browser
 
@@ -177,19 +179,30 @@ def test_the_slider_applies_when_it_is_let_go(live):
     assert len(live.orders()) == 1
 
 
-def test_the_learning_rate_and_back(live):
-    "Change by change, past none that was rejected: the schedule's base, not the rate of that time."
-    undo = live.tab.get_by_role("button", name="Undo")
-    def change(value, base):
-        live.field("Learning rate").fill(value)
-        live.field("Learning rate").press("Enter")
-        live.feed({"kind": "done" if base else "rejected", "id": live.sent()[-1]["id"], "text": "", "base": base})
-    for value, base in (("2e-3", 1e-3), ("3e-3", None), ("4e-3", 2e-3)): change(value, base)
-    for base, kind in ((2e-3, "rejected"), (2e-3, "done"), (1e-3, "done")):
-        undo.click()
-        assert live.orders()[-1] == ("set", {"learning_rate": base})
-        live.answer(kind, live.sent()[-1]["id"], "")
-    assert undo.is_disabled()
+def test_the_samples_of_an_evaluation_stay_in_sight(live):
+    "The slider stays where it was moved to when another evaluation comes, or at the newest."
+    history = History()
+    def say(step):
+        history.append(step, step / 10, 0.1, 8, 0.1, 1.0, 1.0)
+        history.note("samples", step, samples=[{"text": HOSTILE, "predicted": f"at {step}"}])
+        live.feed({"kind": "news", "samples": samples_html(history)})
+    for step in (1, 2, 3): say(step)
+    slider = live.tab.locator(".tnb-samples input")
+    assert live.tab.get_by_text("at 3").is_visible() and not live.tab.get_by_text("at 2").is_visible() and HOSTILE in live.text(".tnb-samples")
+    slider.fill("1")
+    say(4)
+    assert slider.input_value() == "1" and live.tab.get_by_text("at 2").is_visible() and not live.tab.get_by_text("at 4").is_visible()
+    live.feed({"kind": "news", "samples": ""})
+    assert not live.tab.locator(".tnb-samples").is_visible()
+
+
+def test_what_was_done_is_undone(live):
+    "The answer brings the button."
+    live.field("Learning rate").fill("2e-3")
+    live.field("Learning rate").press("Enter")
+    live.feed({"kind": "done", "id": live.sent()[-1]["id"], "text": "", "action": ["Undo", "set", {"learning_rate": 1e-3}]})
+    live.tab.get_by_role("button", name="Undo").click()
+    assert live.orders()[-1] == ("set", {"learning_rate": 1e-3})
 
 
 def test_what_is_no_number_is_not_sent(live):

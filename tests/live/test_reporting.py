@@ -1,4 +1,4 @@
-"What a run logs reaches trackers: TensorBoard's files are read back, Trackio's database is, W&B's offline rows and MLflow's store are where these are installed."
+"What a run logs reaches trackers: TensorBoard's files are read back, Trackio's database is, W&B's offline rows are where these are installed."
 import glob, importlib.util, json, os, sys, types, warnings
 
 from types import SimpleNamespace
@@ -221,52 +221,25 @@ def test_a_tracker_that_fails_stops_nothing(where, strict):
     if where == "log": assert [t for t in tracker.told if t[0] != "open"] == [], "it was asked again"
 
 
-def test_accelerates_trackers_and_ones_own(monkeypatch):
-    from accelerate.tracking import GeneralTracker
-    class Mine(GeneralTracker):
-        name, requires_logging_directory = "mine", False
-        def __init__(self): super().__init__(); self.told = []
-        @property
-        def tracker(self): return self.told
-        def start(self): self.told.append("start")
-        def store_init_configuration(self, values): self.told.append(values["max_steps"])
-        def log(self, values, step=None, **kwargs): self.told.append((step, sorted(values)))
-        def finish(self): self.told.append("finish")
-    mine = Mine()
-    learn = make(callbacks=[ReportCallback(mine)], **COMMON | dict(max_steps=4))
-    learn.train()
-    assert mine.told[:2] == ["start", 4] and mine.told[-1] == "finish" and mine.told[2] == (2, ["train/epoch", "train/grad_norm", "train/learning_rate", "train/loss"])
-    # one that is only to be had by its name
-    made = []
-    fake = types.ModuleType("swanlab")
-    fake.config = {}
-    fake.init = lambda **given: made.append(given) or types.SimpleNamespace(log=lambda values, step: made.append((step, values)), finish=lambda: made.append("finish"))
-    monkeypatch.setitem(sys.modules, "swanlab", fake)
-    monkeypatch.setattr("trainer_nb.live.trackers.is_tracker_installed", lambda name: True)
-    class Config(dict):
-        def update(self, values, allow_val_change): made.append(len(values))
-    fake.config = Config()
-    make(report_to="swanlab", run_name="one", project="p", **COMMON | dict(max_steps=2)).train()
-    assert made[0] == {"project": "p", "experiment_name": "one"} and made[1] > 50 and made[2][0] == 2 and made[-1] == "finish"
-
-
 # ---- which
 
 def test_which_trackers(tmp_path, monkeypatch):
-    here = {"tensorboard", "mlflow"}
+    here = {"tensorboard", "wandb"}
     for module in ("args.validation", "live.trackers"):
         monkeypatch.setattr(f"trainer_nb.{module}.is_tracker_installed", lambda name: name in here)
-    assert resolve_trackers("none") == [] and resolve_trackers("all") == ["tensorboard", "mlflow"] == resolve_trackers(["mlflow", "tensorboard", "mlflow"])[::-1]
+    assert resolve_trackers("none") == [] and resolve_trackers("all") == ["tensorboard", "wandb"] == resolve_trackers(["wandb", "tensorboard", "wandb"])[::-1]
+    for other in ("swanlab", object()):
+        with pytest.raises(ValueError, match="is no Tracker"): ReportCallback(other)
     with pytest.raises(ImportError, match="`pip install comet-ml`"): make(report_to="comet_ml")
     learn = make(report_to="all", output_dir=str(tmp_path), save_strategy="no")
-    assert [c.tracker.name for c in learn.callback_handler.callbacks if isinstance(c, ReportCallback)] == ["tensorboard", "mlflow"]
+    assert [c.tracker.name for c in learn.callback_handler.callbacks if isinstance(c, ReportCallback)] == ["tensorboard", "wandb"]
     def said(**settings):
         with warnings.catch_warnings(record=True) as w:
             warnings.simplefilter("always")
             Learner(net(), train_dataset=points(8), use_cpu=True, **settings)
         return " ".join(str(o.message) for o in w)
     assert "leaves TensorBoard out" in said(report_to="all") and "logging_dir='x' does nothing" in said(logging_dir="x") and "project='p' does nothing" in said(project="p")
-    assert said(logging_dir="x", callbacks=[type("Theirs", (TrainerCallback,), {})()]) == "" == said(project="p", report_to="mlflow")
+    assert said(logging_dir="x", callbacks=[type("Theirs", (TrainerCallback,), {})()]) == "" == said(project="p", report_to="wandb")
     here.clear()
     assert "found no installed tracker" in said(report_to="all") and said() == ""
     learn = Learner(net(), train_dataset=points(8), use_cpu=True)
@@ -335,31 +308,6 @@ def test_wandb_is_asked_for_the_run_by_our_id(monkeypatch):
     assert [o for o in told if o[0] == "init"][-1][1]["project"] == "theirs"
 
 
-def test_mlflow_finds_its_run_by_a_tag(monkeypatch):
-    mlflow, told, there = types.ModuleType("mlflow"), [], {}
-    active = []
-    def start_run(run_id=None, run_name=None, tags=None):
-        if run_id is None: run_id = f"run{len(there)}"; there[run_id] = tags["trainer_nb.run"]
-        told.append(("start", run_id, run_name))
-        active.append(types.SimpleNamespace(info=types.SimpleNamespace(run_id=run_id)))
-        return active[-1]
-    def search_runs(places, text, max_results): return [types.SimpleNamespace(info=types.SimpleNamespace(run_id=k)) for k, v in there.items() if f"'{v}'" in text and places == ["0"]]
-    vars(mlflow).update(active_run=lambda: active[-1] if active else None, start_run=start_run, end_run=lambda: told.append(("end", active.pop().info.run_id)),
-                        MlflowClient=lambda: types.SimpleNamespace(search_runs=search_runs), log_params=lambda p: told.append(("params", len(p))),
-                        log_metrics=lambda m, step, run_id: told.append((step, run_id, set(m))),
-                        utils=types.SimpleNamespace(validation=types.SimpleNamespace(MAX_PARAM_VAL_LENGTH=500)))
-    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
-    monkeypatch.setattr("trainer_nb.live.trackers.is_tracker_installed", lambda name: True)
-    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
-    learn = make(report_to="mlflow", run_name="mine", **COMMON | dict(max_steps=6))
-    learn.step(2)
-    assert told[0] == ("start", "run0", "mine") and told[1] == ("params", 100) and told[-1] == (2, "run0", {"loss", "grad_norm", "learning_rate", "epoch"})
-    next(c for c in learn.callback_handler.callbacks if isinstance(c, ReportCallback)).close()
-    learn.train()
-    assert [o for o in told if o[0] == "start"] == [("start", "run0", "mine"), ("start", "run0", None)] and told[-1] == ("end", "run0") and not active
-    assert len([o for o in told if o[0] == "params"]) == 2   # not again
-
-
 def test_in_the_background_and_step_by_step():
     learn, like = (make(callbacks=[ReportCallback(Kept())], **COMMON) for _ in "ab")
     handle = learn.start()
@@ -421,22 +369,6 @@ def test_wandb_offline(tmp_path, monkeypatch):
     branch.free()
     learn.train()
     assert wandb.run is None and glob.glob(f"{tmp_path}/wandb/offline-run-*{learn.history.run_id}")
-
-
-def test_mlflow_goes_on_in_its_run(tmp_path, monkeypatch):
-    mlflow = pytest.importorskip("mlflow")
-    for name in ("MLFLOW_EXPERIMENT_NAME", "MLFLOW_RUN_ID"): monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    mlflow.set_tracking_uri(f"file:{tmp_path}")
-    learn = make(**COMMON | dict(report_to="mlflow", run_name="mine", project="p", max_steps=8))
-    learn.step(4)
-    next(c for c in learn.callback_handler.callbacks if isinstance(c, ReportCallback)).close()
-    learn.train()
-    assert mlflow.active_run() is None
-    client = mlflow.MlflowClient()
-    found, = client.search_runs([client.get_experiment_by_name("p").experiment_id])
-    assert found.info.run_name == "mine" and found.data.params["max_steps"] == "8" and "train_runtime" in found.data.metrics
-    assert {m.step: m.value for m in client.get_metric_history(found.info.run_id, "loss")} == pytest.approx(logged(learn))
 
 
 def test_variables_that_nobody_reads_are_told(tmp_path, monkeypatch):

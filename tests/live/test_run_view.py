@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import torch
 
-from trainer_nb import InvalidOperation, Learner, TrainerCallback
+from trainer_nb import InvalidOperation, Learner, ProgressCallback, SamplesCallback, TrainerCallback
 from trainer_nb.core import log_file as runlog
 from trainer_nb.live.blocks import QUANTITIES, BLOCK_COLUMNS, BlockSeries, abandoned_blocks, calls_in
 from trainer_nb.live.curves import plot_histories
-from trainer_nb.live.run_view import DisplayStatus, evaluation_table, last_status, recent_speed, status_fields
+from trainer_nb.live.run_view import MAX_SAMPLES_CHARS, DisplayStatus, evaluation_table, last_status, recent_speed, status_fields
 from trainer_nb.live.commands import command_finding, command_step
 from trainer_nb.state.branch import copy_history
 from trainer_nb.live.follow import LogSource
@@ -287,6 +287,47 @@ def test_a_traceback_in_the_log(tmp_path):
     view = ViewModel([LogSource(tmp_path)])
     view.message()
     assert view.sent["status"]["state"] == "failed" and view.sent["status"]["traceback"].endswith("KeyError: 'step 9'")
+
+
+def test_samples_over_time():
+    "What was said at each evaluation, with a slider in the view and its picture; a rewind takes it back, and what stays is bounded."
+    torch.manual_seed(0)
+    pictures = torch.utils.data.TensorDataset(torch.randn(40, 1, 8, 8), torch.arange(40) % 3)
+    learn = Learner(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3)), train_dataset=pictures, eval_dataset=pictures, callbacks=[SamplesCallback(4)],
+                    loss_func=torch.nn.functional.cross_entropy, use_cpu=True, disable_tqdm=True, eval_strategy="steps", eval_steps=2, max_steps=200, rewind_every=1)
+    learn.step(6)
+    board = ViewModel([LearnerSource(learn)])
+    board.message(full=True)
+    html = board.sent["samples"]
+    assert html in still_bundle(board, "1")["text/html"] and 'type="range" max="2"' in html and html.count("<img") == 4 and "of 40 right" in html
+    learn.rewind(to=4)
+    board.message()
+    assert 'type="range" max="1"' in board.sent["samples"]
+    learn.train()
+    board.message()
+    assert len(board.sent["samples"]) < MAX_SAMPLES_CHARS and "200" in board.sent["samples"]
+    assert len(json.dumps([e["data"] for e in learn.history.events if e["kind"] == "samples"])) < 100_000
+    learn.history.note("samples", 200, samples=[{"text": HOSTILE, "predicted": "data:image/png;base64,\"" + HOSTILE}])
+    board.message()
+    assert HOSTILE not in board.sent["samples"]
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_the_machine_over_time(recorded, monkeypatch):
+    "As metrics of a section, in the history alone: neither the logs nor the first charts have them; a rewind takes them back."
+    monkeypatch.setattr("trainer_nb.live.screens.MachineUse.EVERY", 0.0)
+    data = torch.utils.data.TensorDataset(torch.randn(64, 4), torch.randn(64, 1))
+    learn = Learner(torch.nn.Linear(4, 1), train_dataset=data, loss_func=torch.nn.functional.mse_loss, use_cpu=True, disable_tqdm=True, max_steps=20, logging_steps=5)
+    if not recorded:
+        learn.remove_callback(ProgressCallback)
+        learn.add_callback(ProgressCallback(machine=False))
+    learn.step(10)
+    found = learn.history.frame().filter(like="machine/").dropna()
+    assert list(found) == ["machine/cpu_percent", "machine/memory_gb", "machine/data_wait_percent"] * recorded
+    assert not recorded or len(found) == 9 and (found >= 0).all(None) and (found["machine/data_wait_percent"] <= 100).all()
+    assert not any("machine" in key for row in learn.state.log_history for key in row) and "machine" not in str([o.title for o in learn.plot().panels()])
+    learn.rewind(to=4)
+    assert len(learn.history.frame()) == 4
 
 
 def test_a_finding_has_a_button_for_its_line():

@@ -221,15 +221,6 @@ def test_texts_reach_trackers(tmp_path):
     report(ReportCallback(kept), learn)
     assert kept.texts == [(2, ROWS)]
     assert markdown_table(ROWS).splitlines() == ["| prompt | generated | reference |", "| --- | --- | --- |", "| a \\| b | c<br>d |  |"]
-    class Old:     # written for an earlier version, without texts
-        name = "old"
-        def start(self): pass
-        def store_init_configuration(self, values): pass
-        def log(self, values, step=None): self.values = values
-        def finish(self): pass
-    old = Old()
-    report(ReportCallback(old), learn)
-    assert "c<br>d" in old.values["eval/texts"]
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("tensorboard"), reason="tensorboard is not installed")

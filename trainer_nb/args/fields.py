@@ -300,7 +300,7 @@ class SettingFields:
     )
     run_name: str | None = arg(None, "name of the run, for display and trackers")
     project: str = arg(
-        "huggingface", "project, MLflow's experiment; WANDB_PROJECT and MLFLOW_EXPERIMENT_NAME take precedence"
+        "huggingface", "project of the tracker; WANDB_PROJECT takes precedence"
     )
     trackio_space_id: str | None = arg(None, "Trackio: the Space to send to")
     trackio_bucket_id: str | None = arg(None, "Trackio: the bucket to store in")

@@ -296,8 +296,6 @@ def is_variable_set(variable: str) -> bool:
 def installed_trackers() -> list[str]:
     "Return the names of the trackers whose library is installed."
     names = [name for name in TRACKERS if is_tracker_installed(name)]
-    if "mlflow" in names and is_variable_set("DISABLE_MLFLOW_INTEGRATION"):
-        names.remove("mlflow")
     if not is_module_installed("transformers"): return names
     from transformers.integrations import get_available_reporting_integrations
     return names + [name for name in get_available_reporting_integrations() if name in TRANSFORMERS_TRACKERS]

@@ -318,7 +318,7 @@ def store_event(history: History, event: dict[str, Any]):
         history.events.append(event)
         if event["kind"] == "branch" and event["data"].get("into") == history.run_id:
             history.branch_changes = event["data"].get("changes", {})
-        metrics = event["data"] if event["kind"] == "evaluate" else {}
+        metrics = event["data"] if event["kind"] in ("evaluate", "machine") else {}
         # of logged values the numbers, but not the summary at the end of the run
         if event["kind"] == "log" and "total_flos" not in event["data"]:
             metrics = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from time import perf_counter
 from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader, IterableDataset
@@ -143,6 +144,8 @@ class ResumableLoader:
         self._iterator = None
         self._place = None
         self._peeked = []
+        # seconds of waiting for data, in all
+        self.waited = 0.0
         self.samples = self.count_samples()
 
     def samplers(self) -> dict[str, Any]:
@@ -194,7 +197,9 @@ class ResumableLoader:
 
     def _next(self):
         if self._peeked: return self._peeked.pop()
+        start = perf_counter()
         step = next(self._iterator, None)
+        self.waited += perf_counter() - start
         return None if step is None else (step, self.source.bookmark, self.source.weight)
 
     def close(self, workers: bool = True):
@@ -227,12 +232,7 @@ class DividedLoader(DataLoader):
     seed: int
 
     @classmethod
-    def of(
-        cls,
-        loader: DataLoader,  # a new one, which becomes a divided one
-        share: RankShard,
-        seed: int,  # as for `ResumableLoader`
-    ) -> DividedLoader:
+    def of(cls, loader: DataLoader, share: RankShard, seed: int) -> DividedLoader:
         "Divide a loader of all samples."
         divided = copy.copy(loader)
         divided.__class__ = cls

@@ -327,7 +327,6 @@ def display_status(run: RunState) -> DisplayStatus:
     if not run.begun and not run.state.global_step: return DisplayStatus("new", "not started")
     return DisplayStatus("paused", f"paused {place}")
 
-
 # %% ../../nbs/10_live/05_background.ipynb #f06e63bd
 BACKGROUND_RUNS: weakref.WeakSet[BackgroundRun] = weakref.WeakSet()   # the handles of this process
 

@@ -23,7 +23,7 @@ from ..engine.session import describe_position
 from .background import BackgroundRun, get_handle, require_learner
 from .blocks import UNDO_REWIND, calls_in, is_metric
 from .curves import run_label
-from .run_view import display_status, with_separators
+from .run_view import display_status, setting_value, with_separators
 from .screens import NO_DISPLAY
 
 # %% ../../nbs/10_live/11_commands.ipynb #98c174ad
@@ -75,7 +75,7 @@ def command_undo(learner: TrainerBase, options: dict) -> str:
     history, kept = learner.history, learner.snapshots.get(BEFORE_REWIND)
     if kept is None or kept.values["place"].rows != history.abandons[-1]["rows"]:
         raise InvalidOperation(
-            "The steps that this rewind has discarded are not kept, since no button has made it, or another one followed;"
+            "The steps that this rewind has discarded are not kept: no button has made it, or another one followed;"
             " learn.snapshot(name) before a rewind keeps them."
         )
     learner.restore(BEFORE_REWIND)
@@ -102,18 +102,16 @@ def command_branch(learner: TrainerBase, options: dict) -> str:
     return f"{run_label(branch.history)} trains from step {step} on; learn.dashboard().branches[-1] is its learner"
 
 def command_set(learner: TrainerBase, options: dict) -> dict[str, Any]:
+    before = {name: setting_value(learner, name) for name in options}
     # the lock: the run may not take a step before its number is read
     with RUN_LOCK:
         changes = {c["name"]: c for c in learner.set(**options) or ()}
         step = learner.state.global_step + 1
     changed = changes.get("lr", changes.get("learning_rate", {}))
-    if "lr" in options and step == 1:
-        # before the first step, `lr` is the base of the schedule
-        options = {k: v for k, v in options.items() if k != "lr"} | {"learning_rate": options["lr"]}
     texts = [f"{k} = {format_setting(v)}" for k, v in options.items()]
-    # of the learning rate, if it was changed: that of the step, and the schedule's base from before the change
-    rates = {"rate": changed.get("next"), "base": changed.get("base")}
-    return {"text": f"{', '.join(texts)} from step {step} on", "step": step} | rates
+    # the schedule goes on from its base as if the rate had not been changed
+    undo = {"learning_rate": changed["base"]} if changed.get("base") else before
+    return {"text": f"{', '.join(texts)} from step {step} on", "action": ["Undo", "set", undo]}
 
 def command_finding(learner: TrainerBase, options: dict) -> str:
     "Call the verbs of a finding's line; what a diagnosis finds becomes findings of the run, with lines of their own."
@@ -130,7 +128,8 @@ def command_finding(learner: TrainerBase, options: dict) -> str:
             words = f"{result.title} "
             for found in result:
                 step = re.search(r"step (\d+)", found.seen)
-                history.note("finding", int(step[1]) if step else learner.state.global_step, **found._asdict(), did="report")
+                at = int(step[1]) if step else learner.state.global_step
+                history.note("finding", at, **found._asdict(), did="report")
     return f"{line}: {words}The run is {describe_position(learner.run_state)}"
 
 # verbs that the command thread executes

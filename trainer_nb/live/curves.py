@@ -58,7 +58,7 @@ MAX_METRIC_POINTS = 60
 def smoothing_steps(
     blocks: BlockSeries,  # of the main run of a chart
 ) -> int:
-    "Return over how many steps lines are smoothed: 10, of a long run about a hundredth; 1 if there are at most 20 steps."
+    "Return over how many steps lines are smoothed: 10, of a long run about a hundredth; 1 for at most 20 steps."
     steps = len(blocks.table) * blocks.width
     # growing in stages, so that a live line does not change with each step
     return 1 if steps <= 20 else 10 * 2 ** max(0, round(math.log2(steps / 1000)))
@@ -153,6 +153,7 @@ def default_names(
 ) -> list[str]:
     "Return the names that a chart begins with: of the metrics, first those of evaluations."
     chosen = [name for name in metrics if name not in QUANTITIES and not name.endswith("loss")]
+    chosen = [name for name in chosen if not name.startswith("machine/")]
     chosen.sort(key=lambda name: not name.startswith("eval_"))
     return ["loss", *chosen[:most], "learning_rate"]
 
@@ -160,8 +161,8 @@ def resolve_plot_names(
     histories: list[History],
     names: Sequence[str],  # as given by the user
 ) -> tuple[list[str], list[str]]:
-    """Return the names to draw, and a sentence about metrics that are left out, if names were not given. Raise TypeError
-    or ValueError for a name that is in no history."""
+    """Return the names to draw, and a sentence about metrics that are left out, if names were not given.
+    Raise TypeError or ValueError for a name that is in no history."""
     metrics = list(dict.fromkeys(name for history in histories for name in read_metrics(history)))
     watched = [name for history in histories for name in watched_names(history)]
     known = list(dict.fromkeys([*QUANTITIES, *metrics, *watched]))

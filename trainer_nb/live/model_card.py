@@ -19,6 +19,7 @@ from ..core.callbacks import TrainerState
 from ..core.errors import warn
 from ..device.strategy import module_class
 from ..display.tables import markdown_table
+from ..state.data_fingerprint import length_of
 
 # %% ../../nbs/10_live/04_model_card.ipynb #676a67c2
 # a tag that identifies cards written by this package
@@ -170,10 +171,8 @@ def describe_datasets(
     found = {}
     for purpose, data in datasets.items():
         name = dataset_name(data)
-        try:
-            size = f"{len(data)} samples"
-        except TypeError:
-            size = "" if data is None else "a stream"
+        length = length_of(data)
+        size = "" if data is None else "a stream" if length is None else f"{length} samples"
         parts = [name, getattr(data, "config_name", None), str(getattr(data, "split", None) or "")] if name else []
         text = ", ".join(part for part in (*parts, size) if part and part != "default")
         if text:

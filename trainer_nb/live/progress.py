@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import sys
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Sized
 from time import perf_counter
 from types import TracebackType
@@ -24,7 +24,8 @@ from ..core.history import History
 from ..display.tables import html_table
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
-from .screens import NotebookScreen, ProgressView, Screen, in_kernel, make_screen
+from ..state.data_fingerprint import length_of
+from .screens import MachineUse, NotebookScreen, SpeedMeter, ProgressView, Screen, in_kernel, make_screen
 
 # %% ../../nbs/10_live/01_progress.ipynb #16edf9ef
 def newest_loss(
@@ -125,25 +126,6 @@ class ProgressDisplay:
             # if warnings are errors, this one must not stop training
             pass
 
-# %% ../../nbs/10_live/01_progress.ipynb #6333861a
-class SpeedMeter:
-    "Measure the recent number of steps per second."
-    def __init__(self, *done: int):  # steps done now; without it, the first update begins
-        self.points = deque([(perf_counter(), step) for step in done], maxlen=21)
-        self.rate: float | None = None
-
-    def update(self, step: int) -> float | None:
-        "Record the number of steps done, and return the rate."
-        self.points.append((perf_counter(), step))
-        (t0, s0), (t1, s1) = self.points[0], self.points[-1]
-        if s1 > s0 and t1 > t0:
-            self.rate = (s1 - s0) / (t1 - t0)
-        return self.rate
-
-    def reset(self):
-        "Exclude the time until the next update."
-        self.points.clear()
-
 # %% ../../nbs/10_live/01_progress.ipynb #e843e6b8
 class Metrics(dict):
     "Hold metrics by name: a dict, which a notebook shows as a table."
@@ -155,13 +137,6 @@ class Metrics(dict):
     # a file has no class of this package, so that torch.load() reads it
     def __reduce__(self): return OrderedDict, (), None, None, iter(self.items())
     def _repr_html_(self): return html_table([{"metric": name, "value": value} for name, value in self.items()])
-
-def loader_length(loader: Sized) -> int | None:
-    "Return the number of batches of a loader, None if it has no length."
-    try:
-        return len(loader)
-    except Exception:
-        return None
 
 # %% ../../nbs/10_live/01_progress.ipynb #694211b0
 class ProgressState:
@@ -207,7 +182,7 @@ class ProgressState:
         "Record a completed batch of an evaluation."
         current = self.evaluating()
         is_continued = current is not None and current[0] != current[1]
-        self.batches = (current[0] + 1 if is_continued else 1, loader_length(loader))
+        self.batches = (current[0] + 1 if is_continued else 1, length_of(loader))
         self.evaluated_step = self.run.state.global_step
         self.speed.reset()
 
@@ -248,6 +223,10 @@ class TrainingProgress(ProgressDisplay):
         if callback is not None:
             self.outer = callback.progress
             callback.progress = self
+
+    def tick(self, record=None):
+        if self.callback is not None and self.callback.machine is not None: self.callback.machine.look(self.run)
+        super().tick()
 
     def view(self, over: bool = False, status: str = "") -> ProgressView:
         state = self.run.state
@@ -386,12 +365,15 @@ class ProgressCallback(TrainerCallback):
     "Pass the events inside a verb to its progress display; without this callback there is no display."
     order = 1000
     quick = True
+    not_state = ("machine",)
 
     def __init__(
         self,
-        max_str_len: int = 100  # longest text that is shown in full; for a longer one, its length is shown
+        max_str_len: int = 100,  # longest text that is shown in full; for a longer one, its length is shown
+        machine: bool = True,  # record the use of processor, memory, GPU and data every ten seconds
     ):
         self.max_str_len = max_str_len
+        self.machine = MachineUse() if machine else None
         # True if another display shows the logs
         self.mute = False
         # the display of the active verb
@@ -467,7 +449,7 @@ class ProgressCallback(TrainerCallback):
         elif learner is None or find_progress_callback(learner.run_state) is self:
             # an evaluation that has no verb around it
             if self.evaluation is None or self.evaluation_loader is not eval_dataloader:
-                total = loader_length(eval_dataloader)
+                total = length_of(eval_dataloader)
                 self.evaluation = CountProgress(select_screen(args, state), total, is_evaluation=True)
                 self.evaluation_loader = eval_dataloader
             self.evaluation.tick()

@@ -39,7 +39,7 @@ class ReportCallback(TrainerCallback):
 
     def __init__(
         self,
-        tracker: Any,  # one of TRACKERS, a Tracker, or an object like Accelerate's GeneralTracker
+        tracker: Any,  # one of TRACKERS, or a Tracker
     ):
         self.tracker = make_tracker(tracker)
         # (id of a run, how many of its returns to an earlier step have been passed to the tracker)
@@ -88,8 +88,7 @@ class ReportCallback(TrainerCallback):
                 self.tracker.back(last_restored_step(history))
             if logs:
                 self.tracker.log(dict(logs), state.global_step)
-            # an object of the user may have been written for an earlier version
-            if texts and hasattr(self.tracker, "log_texts"):
+            if texts:
                 self.tracker.log_texts(texts, state.global_step)
         except Exception as error:
             self.switch_off(error, history.run_id)
@@ -142,7 +141,7 @@ class ReportCallback(TrainerCallback):
         tracker = self.tracker
         # one of a class of the user is shared
         if type(tracker).__module__.startswith("trainer_nb."):
-            tracker = make_tracker(getattr(tracker, "given", tracker.name))
+            tracker = make_tracker(tracker.name)
         return vars(self) | {"tracker": tracker, "opened": None}
 
 # %% ../../nbs/10_live/03_reporting.ipynb #c4db3616
@@ -273,10 +272,8 @@ def make_report_callbacks(
             warn("report_to='all' leaves TensorBoard out, which needs a folder; give output_dir= or logging_dir=.")
             names.remove("tensorboard")
     warn_unused_fields(args, names, callbacks)
-    for name in names:
-        for variable, instead in settings_table("trackers")["ignored"].get(name, {}).items():
-            if is_variable_set(variable):
-                warn(f"{variable} is set, but this environment variable has no effect here: {instead}.")
+    if "wandb" in names and is_variable_set("WANDB_WATCH"):
+        warn("WANDB_WATCH is set and has no effect here: learn.watch() keeps statistics of gradients and weights.")
     made: list[TrainerCallback] = []
     for name in names:
         if name in TRANSFORMERS_TRACKERS:

@@ -33,7 +33,6 @@ def row_owners(history: History) -> np.ndarray:
         before = flags
     return owners
 
-
 # %% ../../nbs/10_live/16_run_tree.ipynb #c14dee2b
 @dataclass
 class Lane:
@@ -114,7 +113,6 @@ def in_order(lanes: list[Lane]) -> list[Lane]:
         return [o for lane in children for o in (lane, *(below(lane.run) if lane.stretch == -1 else ()))]
     return below(None)
 
-
 # %% ../../nbs/10_live/16_run_tree.ipynb #e52bda8d
 class RunTree(PanelDisplay):
     "Show runs, their discarded steps, and their branches: as a picture in a notebook, as text elsewhere."
@@ -157,7 +155,6 @@ class RunTree(PanelDisplay):
                 things.append(Marker(step, word if is_shown else "", row, color))
                 if is_shown: free = begin
         return [Panel(things=things, rows=[format_value(lane.label, 40) for lane in self.lanes])]
-
 
 # %% ../../nbs/10_live/16_run_tree.ipynb #31577e6d
 def run_tree(

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import enum
-import os
 import re
 import sys
 import time
@@ -17,10 +16,12 @@ import torch
 
 from ..args.fields import CHOICES
 from ..core.history import History
+from ..core.memory import host_memory
+from ..diagnostics.interpret import Confusion
 from ..diagnostics.watch import WatchReport
 from ..display.panels import Heatmap
 from ..display.svg import reduce_columns, short_row_names
-from ..display.tables import format_duration, format_value
+from ..display.tables import escape_html, format_duration, format_value
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from ..engine.settings import SETTABLE, current_value, effect_of
@@ -47,15 +48,11 @@ def recent_speed(
     done = int(steps[-1] - steps[first])
     return done / elapsed if elapsed > 0 and done > 0 else None
 
-def format_memory_use(device: torch.device | None = None) -> str | None:
-    "Return the memory in use: on the GPU of the run, otherwise by the process. None if that is unknown."
+def format_memory_use(device: torch.device | None = None) -> str:
+    "Return the memory in use: on the GPU of the run, otherwise by the process."
     if device is not None and device.type == "cuda":
         return f"{torch.cuda.memory_allocated(device) / 1e9:.1f} GB on the GPU"
-    try:
-        with open("/proc/self/statm") as f:
-            return f"{int(f.read().split()[1]) * os.sysconf('SC_PAGE_SIZE') / 1e9:.1f} GB"
-    except OSError:
-        return None
+    return f"{host_memory() / 1e9:.1f} GB"
 
 def last_known_loss(history: History) -> float | None:
     "Return the newest loss that is not abandoned and is on the host."
@@ -121,7 +118,6 @@ def view_status(
         evaluating=progress_state.evaluating() if progress_state is not None else None,
     )
 
-
 # %% ../../nbs/10_live/08_run_view.ipynb #572deb32
 def format_clock(
     seconds: float,  # since 1970
@@ -145,7 +141,7 @@ def evaluation_table(
     }
 
 def event_notices(history: History) -> list[dict]:
-    "Return the last errors and findings as notices with their buttons; errors from which the run has recovered are plain."
+    "Return the last errors and findings as notices with buttons; errors from which the run has recovered are plain."
     status = last_status(history)
     failed = status is not None and status.state == "failed"
     events = [event for event in list(history.events) if event["kind"] in ("exception", "finding")]
@@ -165,10 +161,68 @@ def event_notices(history: History) -> list[dict]:
         notices.append({"tone": tone, "text": format_value(text, 600), "at": at, "action": action})
     return notices
 
+# %% ../../nbs/10_live/08_run_view.ipynb #c16549aa
+# of the HTML with all evaluations, which is a part of the picture in the notebook
+MAX_SAMPLES_CHARS = 80_000
+# shows the part of the chosen evaluation
+SLIDE = (
+    "for (const o of this.closest('[data-trainer-nb-samples]').querySelectorAll('[data-at]'))"
+    " o.style.display = o.dataset.at === this.value ? '' : 'none'"
+)
+
+def by_evaluation(parts: list[str]) -> str:
+    "Return the HTML of each evaluation, of which the slider shows one; the same in all is written once."
+    if len(set(parts)) == 1: return parts[0]
+    hidden = ['style="display:none"'] * (len(parts) - 1) + [""]
+    return "".join(f'<span data-at="{i}" {style}>{part}</span>' for i, (part, style) in enumerate(zip(parts, hidden)))
+
+def sample_cell(value: Any) -> str:
+    if not str(value).startswith("data:image/png;base64,"): return escape_html("" if value is None else value)
+    return f'<img src="{escape_html(value, MAX_SAMPLES_CHARS)}" alt="" style="max-height:56px;margin:0">'
+
+def samples_html(
+    history: History,
+    most: int = 32,  # evaluations
+) -> str:
+    "Return what the model has said of the samples at its evaluations as HTML with a slider; empty without samples."
+    events: dict[int, dict] = {}
+    for event in list(history.events):
+        if event["kind"] in ("texts", "samples") and not event["abandoned"]:
+            rows = event["data"][event["kind"]]
+            # several sets are evaluated at one step; the same set again replaces what was said
+            events.setdefault(event["step"], {})[event["kind"], rows[0].get("dataset")] = rows, event["data"]
+    if not events: return ""
+    tables: list[list[dict]] = []
+    for sets in events.values():
+        rows = [row for of_set, _ in sets.values() for row in of_set]
+        before = tables[-1] if tables else []
+        # a cell that an evaluation does not have, such as a picture, is that of the one before
+        tables.append([(before[i] if i < len(before) else {}) | row for i, row in enumerate(rows)])
+    chosen = np.linspace(0, len(tables) - 1, min(most, len(tables))).astype(int).tolist()
+    def counts(sets: dict) -> str:
+        found = [Confusion(data["counts"], data["classes"]) for _, data in sets.values() if "counts" in data]
+        return "".join(each._repr_html_() for each in found)
+    def cell(i: int, name: str) -> str:
+        return by_evaluation([sample_cell(tables[t][i].get(name) if i < len(tables[t]) else "") for t in chosen])
+    columns = list(dict.fromkeys(name for table in tables for row in table for name in row))
+    lines = ["".join(f"<td>{cell(i, name)}</td>" for name in columns) for i in range(max(map(len, tables)))]
+    slider = (
+        f'<input type="range" max="{len(chosen) - 1}" value="{len(chosen) - 1}" aria-label="evaluation"'
+        f' oninput="{SLIDE}" style="vertical-align:middle;width:220px">'
+    )
+    html = (
+        "<div data-trainer-nb-samples><label><b>Samples</b> at step "
+        f'{by_evaluation([f"{[*events][t]:,}" for t in chosen])} {slider if len(chosen) > 1 else ""}</label>'
+        f'<div style="overflow-x:auto"><table><thead><tr>{"".join(f"<th>{escape_html(name)}</th>" for name in columns)}</tr></thead>'
+        f'<tbody>{"".join(f"<tr>{line}</tr>" for line in lines)}</tbody></table>'
+        f'{by_evaluation([counts([*events.values()][t]) for t in chosen])}</div></div>'
+    )
+    return html if len(html) < MAX_SAMPLES_CHARS or most == 1 else samples_html(history, most // 2)
+
 # %% ../../nbs/10_live/08_run_view.ipynb #64385cf3
 def setting_value(learner: TrainerBase, name: str) -> Any:
-    """Return the present value of a setting. Where there is no optimizer, `lr` is the learning rate of the last step (other
-    processes have the optimizer), and before the first step that of the arguments."""
+    """Return the present value of a setting. Where there is no optimizer, `lr` is the learning rate of the last step
+    (other processes have the optimizer), and before the first step that of the arguments."""
     value = current_value(learner, name)
     if name == "lr" and value is None:
         base = learner.args.learning_rate

@@ -7,13 +7,20 @@ from __future__ import annotations
 
 import contextvars
 import sys
+from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
+from time import perf_counter, process_time
 from typing import Protocol
+
+import torch
 
 # %% ../../nbs/10_live/00_screens.ipynb #fc52afc2
 from ..core.errors import ipython_shell
+from ..core.memory import host_memory
 from ..display.tables import escape_html, format_duration, format_number, format_setting, format_value
 from ..display.tables import html_table
+from ..engine.run_state import RunState
 
 # %% ../../nbs/10_live/00_screens.ipynb #06a370a8
 @dataclass
@@ -103,6 +110,50 @@ def view_parts(view: ProgressView) -> list[tuple[str, str]]:
 def view_line(view: ProgressView) -> str:
     "Format a view as one line."
     return "  ".join(f"{label} {value}" if label else value for label, value in view_parts(view))
+
+# %% ../../nbs/10_live/00_screens.ipynb #119dcb53
+class SpeedMeter:
+    "Measure the recent number of steps per second."
+    def __init__(self, *done: int):  # steps done now; without it, the first update begins
+        self.points = deque([(perf_counter(), step) for step in done], maxlen=21)
+        self.rate: float | None = None
+
+    def update(self, step: int) -> float | None:
+        "Record the number of steps done, and return the rate."
+        self.points.append((perf_counter(), step))
+        (t0, s0), (t1, s1) = self.points[0], self.points[-1]
+        if s1 > s0 and t1 > t0:
+            self.rate = (s1 - s0) / (t1 - t0)
+        return self.rate
+
+    def reset(self):
+        "Exclude the time until the next update."
+        self.points.clear()
+
+# %% ../../nbs/10_live/00_screens.ipynb #a684053b
+class MachineUse:
+    "Record the use of the machine in the history of a run."
+    EVERY = 10.0   # seconds
+
+    def __init__(self):
+        self.due = 0.0
+        # seconds of training, of the processor and of waiting for data at the last record
+        self.before: tuple[float, float, float] | None = None
+
+    def look(self, run: RunState):
+        "Record, if that is due; called between two steps."
+        if (now := perf_counter()) < self.due or run.loader is None or run.args.world_size > 1: return
+        self.due = now + self.EVERY
+        before, self.before = self.before, (run.counters.seconds, process_time(), run.loader.waited)
+        if before is None or before[0] >= self.before[0]: return
+        seconds, cpu, waited = (then - earlier for then, earlier in zip(self.before, before))
+        waiting = 100 * waited / seconds
+        values = {"cpu_percent": 100 * cpu / seconds, "memory_gb": host_memory() / 1e9, "data_wait_percent": waiting}
+        device = next((p.device for p in run.params), torch.device("cpu"))
+        if device.type == "cuda":
+            values["gpu_memory_gb"] = torch.cuda.memory_allocated(device) / 1e9
+            with suppress(Exception): values["gpu_percent"] = torch.cuda.utilization(device)
+        run.history.note("machine", run.state.global_step, **{f"machine/{k}": max(v, 0.0) for k, v in values.items()})
 
 # %% ../../nbs/10_live/00_screens.ipynb #56bb5e26
 BLUE = "#3d84c6"

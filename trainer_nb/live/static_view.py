@@ -74,7 +74,7 @@ def still_html(
     table = html_table(rows) if rows else ""
     return (
         f'<div data-trainer-nb-still="{number}" title="trainer_nb still {number}" style="font-size:13px">'
-        f'{text}{picture}{table}</div>'
+        f'{text}{picture}{table}{view_model.sent.get("samples", "")}</div>'
     )
 
 def still_text(view_model: ViewModel, drawn_at: float | None = None) -> str:

@@ -20,7 +20,7 @@ from ..engine.overrides import TrainerBase
 from .blocks import MAX_NAME_CHARS, QUANTITIES, RunCurve, branch_event, event_marks, run_curves
 from .curves import learner_name, run_label, smoothing_steps, suits_log
 from .run_view import evaluation_table, event_notices, format_memory_use
-from .run_view import layer_heatmaps, settings_form, view_status
+from .run_view import layer_heatmaps, samples_html, settings_form, view_status
 
 # %% ../../nbs/10_live/09_view_model.ipynb #206ff097
 CELL_HINT = (
@@ -165,6 +165,7 @@ class ViewModel:
             }
             yield "marks", event_marks(main.history)
             yield "evaluations", evaluation_table(main.history)
+            yield "samples", samples_html(main.history)
             if (cost := time.thread_time() - start) > 0.0025: self.metrics_due = time.monotonic() + 199 * cost
         yield "log", [*(name for name in QUANTITIES if suits_log(name, self.curves)), *self.log_metrics]
 

@@ -70,7 +70,7 @@ def length_of(data: Any) -> int | None:
     "Return the number of samples; None if it is unknown."
     try:
         return len(data)
-    except TypeError:
+    except (TypeError, NotImplementedError):
         return None
 
 def describe_train_data(learner: TrainerBase) -> dict:

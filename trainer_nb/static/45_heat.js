@@ -52,13 +52,12 @@ class Heat extends Card {
     if (!this.image.width || !range) { this.x = null; this.say("Nothing measured yet"); return; }
     this.say("");
     pen.font = FONT;
-    const names = given.labels;
-    const left = Math.ceil(Math.max(32, ...names.map(o => pen.measureText(o).width)) + 10), top = 14, bottom = 24;
+    const left = Math.ceil(Math.max(32, ...given.labels.map(o => pen.measureText(o).width)) + 10), top = 14, bottom = 24;
     this.area = { left, top, width: width - left - 6, height: height - top - bottom };
     this.x = new Scale(range[0], range[1], left, width - 6);
     this.edges = columnEdges(given.x.map(o => view.main().convert(o, 0, AXES[view.axis].column)));
     this.stretch(pen);
-    this.names(pen, names);
+    this.names(pen, given.labels);
     drawX(pen, this);
     drawMarks(pen, this);
     setAttribute(this.plot, "aria-label", `${this.title}: ${given.rows.length} rows by ${given.columns} columns`);

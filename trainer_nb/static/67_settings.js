@@ -114,11 +114,10 @@ class Choice extends Setting {
   }
 }
 
-// The learning rate: a slider over powers of ten beside the field, applied when it is let go, and the way back from the last change made here.
+// The learning rate: a slider over powers of ten beside the field, applied when it is let go.
 class Rate extends Setting {
   constructor(view, given) {
     super(view, given, "tnb-rate");
-    this.before = [];   // the schedule's base rates before the changes that were made
     setText(this.label, this.name = this.title = "Learning rate");
     this.slider = make("input", "tnb-slider", null, { type: "range", step: "0.02", "aria-label": "learning rate, on a scale of powers of ten" });
     this.slider.addEventListener("pointerdown", () => { this.held = true; });
@@ -127,20 +126,7 @@ class Rate extends Setting {
     this.slider.addEventListener("change", () => this.let());
     this.slider.addEventListener("blur", () => { if (this.due) this.release(); });
     this.label.after(this.slider);
-    // the base rate is set again, and the schedule goes on from it as if the rate had not been changed
-    this.back = new Button("Undo", "rewind", () => view.commands.send("set", { learning_rate: this.undone = this.before.pop() }, this.back), "tnb-small");
-    this.back.answered = phase => { if (phase === "rejected") this.before.push(this.undone); this.offer(); };
-    this.input.after(this.back.node);
     this.put(given.value);
-    this.offer();
-  }
-
-  offer() { this.back.node.disabled = !this.before.length; }
-
-  answered(phase, content) {
-    if (phase === "done" && content.base > 0) this.before.push(content.base);
-    this.offer();
-    super.answered(phase);
   }
 
   slide() {
@@ -175,7 +161,7 @@ class Rate extends Setting {
     setAttribute(this.slider, "aria-valuetext", this.input.value);
   }
 
-  stop() { super.stop(); this.back.stop(); clearTimeout(this.due); }
+  stop() { super.stop(); clearTimeout(this.due); }
 }
 
 class Settings {

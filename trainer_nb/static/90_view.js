@@ -54,10 +54,11 @@ class View {
     this.toolbar = new Toolbar(this);
     this.evaluations = new Evaluations();
     this.foot = make("div", "tnb-foot");
+    this.samples = make("div", "tnb-card tnb-samples", null, { role: "group", "aria-label": "samples", hidden: "" });
     this.foot.append(this.evaluations.box, this.notices.box);
     this.control = make("div", "tnb-control");
     this.control.append(this.controls.box, this.settings.bar, this.settings.panel);
-    this.body.append(this.header.box, this.control, this.hint, this.notices.line, this.toolbar.box, this.sections.box, this.foot);
+    this.body.append(this.header.box, this.control, this.hint, this.notices.line, this.toolbar.box, this.sections.box, this.samples, this.foot);
     this.root.append(this.waiting, this.body);
     show(this.hint, false);
     this.tooltip = new Tooltip(this);
@@ -92,6 +93,7 @@ class View {
     if (has("smoothing")) this.toolbar.follow(content.smoothing);
     if (has("layers")) this.setLayers(content.layers, buffers);
     if (has("evaluations")) this.evaluations.update(content.evaluations);
+    if (has("samples")) this.setSamples(content.samples);
     if (has("notices")) this.notices.update(content.notices);
     if (has("settings")) this.settings.update(content.settings);
     if (has("table")) this.setTable(content.table);
@@ -111,6 +113,15 @@ class View {
     setText(this.hintText, hinted ? this.cellHint : "");
     show(this.hint, hinted);
     setAttribute(this.control, "data-busy", hinted ? "" : null);
+  }
+
+  // The kernel's HTML, as in the picture: its slider stays where it is, or at the newest evaluation.
+  setSamples(html) {
+    const { value, max } = this.samples.querySelector("input") || {};
+    this.samples.innerHTML = html;
+    show(this.samples, html);
+    const slider = this.samples.querySelector("input");
+    if (slider && value !== max) { slider.value = value; slider.dispatchEvent(new Event("input")); }
   }
 
   setRuns(list) {
