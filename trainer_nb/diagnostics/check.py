@@ -19,13 +19,12 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from ..core.errors import free_after_failure
-from ..core.records import sounds_lower_better
 from ..core.seeding import seed_all
 from ..data.collate import infer_batch_size, shallow_copy_batch
 from ..device.weight_storage import is_read_only
 from .evidence import CHECKS, Check, Evidence, EvidenceError, Finding, Unavailable, check
 from .evidence import digest, names_in_short, sample_parts, without_loader
-from .interpret import collect_tensors, first_part, is_classification, unchanged_data
+from .interpret import collect_tensors, unchanged_data
 from .isolated import begin_step, isolated_training
 from .layers import update_norms
 # its checks are added to the table
@@ -34,7 +33,6 @@ from .model_checks import batch_norms
 from .tensor_stats import split_window
 from ..display.tables import TitledTable, format_duration, format_value
 from ..engine.dataloaders import is_overridden
-from ..engine.eval_outputs import EvalPrediction
 from ..engine.evaluate import evaluation_mode
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import weight_checksums
@@ -107,13 +105,6 @@ def norms_not_drawn_to_0(seen: Evidence) -> str | tuple[str, str] | None:
         return what, f"learn.optimizers[0].param_groups[{k}]['weight_decay'] = 0.0"
     return None
 
-@check("a checkpoint that is used", "train() does not read this setting, as in the Trainer, and starts anew",
-       "learn.train(resume_from_checkpoint=learn.args.resume_from_checkpoint)")
-def checkpoint_is_used(seen: Evidence) -> str | None:
-    path = seen.learner.args.resume_from_checkpoint
-    if not path or seen.learner.state.global_step: return None
-    return f"resume_from_checkpoint={str(path)!r} is a setting for scripts, and the run is at step 0"
-
 @check("a schedule as long as the run",
        "schedules take a step at each step of the optimizer, not at each epoch, so their length is a number of steps")
 def schedule_as_long_as_run(seen: Evidence) -> tuple[str, str] | None:
@@ -164,47 +155,6 @@ def clipping_leaves_gradients(seen: Evidence) -> tuple[str, str] | None:
     what = f"the norm of the first gradients is {format_value(norm)}, and max_grad_norm is {format_value(float(limit))}"
     if line := cure_of_sum(seen): return f"{what}; the loss of a batch is {SUM}", line
     return what, f"max_grad_norm={norm:.1g}"
-
-@check("a best model by its metric", "the worst model counts as best, or the rate falls while it gets better",
-       "greater_is_better=False", severity="error")
-def best_model_by_metric(seen: Evidence) -> str | tuple[str, str] | None:
-    args, given = seen.learner.args, seen.learner.run_state.lr_scheduler
-    name = args.metric_for_best_model or "loss"
-    is_low = sounds_lower_better(name)
-    if isinstance(given, torch.optim.lr_scheduler.ReduceLROnPlateau) and (given.mode == "min") != is_low:
-        what = f"the schedule waits for a {given.mode} of metric_for_best_model={name!r}, by its mode={given.mode!r}"
-        kwargs = "learn.args.lr_scheduler_kwargs"
-        return what, f"{kwargs} = {{**{kwargs}, 'mode': {'min' if is_low else 'max'!r}}}"
-    if not args.greater_is_better or not is_low: return None
-    return f"the lower metric_for_best_model={name!r} is, the better, by its name, and greater_is_better is True"
-
-@check("a metric of right predictions", "it is computed along another dimension, or compares each token with the next",
-       "a causal model predicts the next token: compare predictions[:, :-1] with labels[:, 1:]", severity="error")
-def metric_of_right_predictions(seen: Evidence) -> str | None:
-    learner, predicted, labels = seen.learner, first_part(seen.outputs.predicted), first_part(seen.outputs.labels)
-    if learner.compute_metrics is None or learner.preprocess_logits_for_metrics or learner.args.batch_eval_metrics:
-        raise Unavailable("there is no compute_metrics that gets the outputs of the model")
-    if not is_classification(predicted, labels) or labels.max() >= predicted.shape[-1]: raise Unavailable("no classes")
-    right = torch.zeros_like(predicted).scatter_(-1, labels.cpu().long().clamp(min=0)[..., None], 1.0)
-    if seen.shifts_labels: right = right.roll(-1, 1)
-    found = learner.compute_metrics(EvalPrediction(right.float().numpy(), labels.cpu().numpy()))
-    wrong = [(name, value) for name, value in found.items() if "accuracy" in name and value < 0.99]
-    return f"{wrong[0][0]} is {format_value(float(wrong[0][1]))} of predictions that are all right" if wrong else None
-
-@check("batches for batch norms", "mean and variance of so few samples are noise, also with gradient accumulation",
-       "use larger micro-batches, or GroupNorm")
-def batches_for_batch_norms(seen: Evidence) -> str | tuple[str, str] | None:
-    norms = [m for m in batch_norms(seen.learner.model).values() if m.training]
-    fast = [m.momentum for m in norms if m.track_running_stats and (m.momentum or 0) > 0.5]
-    if fast:
-        change = "m.__dict__.update(momentum=1 - m.momentum) if getattr(m, 'track_running_stats', False) else None"
-        what = f"the statistics of {len(fast)} batch norms are nearly those of the last batch: momentum={fast[0]:g}"
-        return what, f"learn.model.apply(lambda m: {change})"
-    n = infer_batch_size(seen.batch)
-    # with 4 samples the error is higher by 3.7 points, with 2 by 11 (Wu and He, "Group Normalization", 2018); who
-    # accumulates has more samples in mind
-    if not norms or not n or n > (4 if seen.learner.args.gradient_accumulation_steps > 1 else 2): return None
-    return f"micro-batches have {n} sample{'s' if n > 1 else ''}, and the model has {len(norms)} batch norms"
 
 @check("a step that changes what is trained", "something else writes to weights, or keeps them as they are")
 def step_changes_what_is_trained(seen: Evidence) -> tuple[str, str] | None:

@@ -15,13 +15,15 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader, WeightedRandomSampler
 
+from ..core.records import sounds_lower_better
 from ..device.weight_storage import has_adapters
 from .data_checks import class_labels
 from .evidence import Evidence, Finding, Unavailable, check, describe_repeated, digest
 from .evidence import drawn_samples, map_arrays, names_in_short, without_loader
-from .interpret import collect_tensors, unchanged_data
+from .interpret import collect_tensors, first_part, is_classification, unchanged_data
 from ..core.seeding import seed_all
 from ..display.tables import format_value
+from ..engine.eval_outputs import EvalPrediction
 from ..engine.loss import split_labels
 
 # %% ../../nbs/08_diagnostics/09_mistakes.ipynb #ce27e94f
@@ -136,6 +138,39 @@ def decay_leaves_weights(seen: Evidence) -> str | None:
             " weight in a step"
         )
     return None
+
+@check("a checkpoint that is used", "train() does not read this setting, as in the Trainer, and starts anew",
+       "learn.train(resume_from_checkpoint=learn.args.resume_from_checkpoint)")
+def checkpoint_is_used(seen: Evidence) -> str | None:
+    path = seen.learner.args.resume_from_checkpoint
+    if not path or seen.learner.state.global_step: return None
+    return f"resume_from_checkpoint={str(path)!r} is a setting for scripts, and the run is at step 0"
+
+@check("a best model by its metric", "the worst model counts as best, or the rate falls while it gets better",
+       "greater_is_better=False", severity="error")
+def best_model_by_metric(seen: Evidence) -> str | tuple[str, str] | None:
+    args, given = seen.learner.args, seen.learner.run_state.lr_scheduler
+    name = args.metric_for_best_model or "loss"
+    is_low = sounds_lower_better(name)
+    if isinstance(given, torch.optim.lr_scheduler.ReduceLROnPlateau) and (given.mode == "min") != is_low:
+        what = f"the schedule waits for a {given.mode} of metric_for_best_model={name!r}, by its mode={given.mode!r}"
+        kwargs = "learn.args.lr_scheduler_kwargs"
+        return what, f"{kwargs} = {{**{kwargs}, 'mode': {'min' if is_low else 'max'!r}}}"
+    if not args.greater_is_better or not is_low: return None
+    return f"the lower metric_for_best_model={name!r} is, the better, by its name, and greater_is_better is True"
+
+@check("a metric of right predictions", "it is computed along another dimension, or compares each token with the next",
+       "a causal model predicts the next token: compare predictions[:, :-1] with labels[:, 1:]", severity="error")
+def metric_of_right_predictions(seen: Evidence) -> str | None:
+    learner, predicted, labels = seen.learner, first_part(seen.outputs.predicted), first_part(seen.outputs.labels)
+    if learner.compute_metrics is None or learner.preprocess_logits_for_metrics or learner.args.batch_eval_metrics:
+        raise Unavailable("there is no compute_metrics that gets the outputs of the model")
+    if not is_classification(predicted, labels) or labels.max() >= predicted.shape[-1]: raise Unavailable("no classes")
+    right = torch.zeros_like(predicted).scatter_(-1, labels.cpu().long().clamp(min=0)[..., None], 1.0)
+    if seen.shifts_labels: right = right.roll(-1, 1)
+    found = learner.compute_metrics(EvalPrediction(right.float().numpy(), labels.cpu().numpy()))
+    wrong = [(name, value) for name, value in found.items() if "accuracy" in name and value < 0.99]
+    return f"{wrong[0][0]} is {format_value(float(wrong[0][1]))} of predictions that are all right" if wrong else None
 
 # %% ../../nbs/08_diagnostics/09_mistakes.ipynb #4ade3bd8
 @check("samples that are all drawn, once",

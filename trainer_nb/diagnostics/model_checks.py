@@ -426,6 +426,21 @@ def layers_in_training_mode(seen: Evidence) -> str | None:
     if not off or len(off) < len(dropouts): return None
     return f"no dropout of the model is in training mode in training: {names_in_short(off)}"
 
+@check("batches for batch norms", "mean and variance of so few samples are noise, also with gradient accumulation",
+       "use larger micro-batches, or GroupNorm")
+def batches_for_batch_norms(seen: Evidence) -> str | tuple[str, str] | None:
+    norms = [m for m in batch_norms(seen.learner.model).values() if m.training]
+    fast = [m.momentum for m in norms if m.track_running_stats and (m.momentum or 0) > 0.5]
+    if fast:
+        change = "m.__dict__.update(momentum=1 - m.momentum) if getattr(m, 'track_running_stats', False) else None"
+        what = f"the statistics of {len(fast)} batch norms are nearly those of the last batch: momentum={fast[0]:g}"
+        return what, f"learn.model.apply(lambda m: {change})"
+    n = infer_batch_size(seen.batch)
+    # with 4 samples the error is higher by 3.7 points, with 2 by 11 (Wu and He, "Group Normalization", 2018); who
+    # accumulates has more samples in mind
+    if not norms or not n or n > (4 if seen.learner.args.gradient_accumulation_steps > 1 else 2): return None
+    return f"micro-batches have {n} sample{'s' if n > 1 else ''}, and the model has {len(norms)} batch norms"
+
 @check("tied weights", "both are trained, and a checkpoint keeps only one of them",
        "learn.model.tie_weights()", severity="error")
 def tied_weights(seen: Evidence) -> str | None:
