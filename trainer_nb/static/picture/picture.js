@@ -47,8 +47,8 @@ class Plot {
     this.cell = html(picture.box, "div", "cell");
     const head = html(this.cell, "div", "head");
     html(head, "b", "", this.title);
-    // each row is an axis of its own; of runs, the one that is pointed at is told
-    this.parallel = this.rows.length > 0 && !this.x;
+    // each row is an axis of its own; a long name stands below the values; of runs, the one that is pointed at is told
+    Object.assign(this, { parallel: this.rows.length > 0 && !this.x, below: this.x.length > 12 });
     this.runs = this.lines.some(o => o.words);
     let owner = "";
     for (const line of this.lines) {
@@ -87,7 +87,7 @@ class Plot {
   draw(height) {
     const width = this.svg.clientWidth || this.cell.clientWidth, rows = this.labels, names = this.picture.named(this) ? rows : [];
     this.range = this.picture.rangeOf(this);
-    const { low, high, above, below } = this.heights(), top = this.y ? 20 : 12, bottom = height - 20, count = Math.max(2, Math.floor((bottom - top) / 28));
+    const { low, high, above, below } = this.heights(), top = this.y ? 20 : 12, bottom = height - (this.below ? 34 : 20), count = Math.max(2, Math.floor((bottom - top) / 28));
     this.yScale = rows.length ? new Scale(-0.5, rows.length - 0.5, top, bottom) : new Scale(low, high, bottom, top, this.ylog);
     const ticks = rows.length ? [] : ticksOf(this.yScale, count), words = place => this.parallel ? this.marks.filter(o => o.x === place).map(o => o.word.length + 1) : [];
     const longest = Math.max(0, ...ticks.map(o => o.text.length), ...names.map(o => o.length), ...words(0));
@@ -126,9 +126,9 @@ class Plot {
       if (named && i % every === 0) text(left - 6, this.parallel ? y - 3 : y + 3.5, "end", name);
       if (!this.heats.length) svg(this.svg, "path", { d: `M${left} ${y}H${right}`, stroke: "currentColor", "stroke-opacity": 0.12 });
     });
-    const across = this.parallel ? [] : ticksOf(this.xScale, Math.max(3, Math.floor((right - left) / 75))), word = this.x ? this.x.length * 6.2 + 30 : 0;
+    const across = this.parallel ? [] : ticksOf(this.xScale, Math.max(3, Math.floor((right - left) / 75))), word = this.x && !this.below ? this.x.length * 6.2 + 30 : 0;
     for (const { at, text: words } of across) if (this.xScale.at(at) < right - word) text(this.xScale.at(at), bottom + 15, "middle", words);
-    if (this.x) text(right, bottom + 15, "end", this.x);
+    if (this.x) text(right, bottom + (this.below ? 29 : 15), "end", this.x);
     if (this.y) text(left - 6, 10, this.y.length > 8 ? "start" : "end", this.y).setAttribute("x", this.y.length > 8 ? 0 : left - 6);
     if (!this.parallel) svg(this.svg, "path", { d: `M${left} ${bottom + 0.5}H${right}`, stroke: "currentColor", "stroke-opacity": 0.35 });
   }
