@@ -19,7 +19,8 @@ from lab import Lab, eventually  # noqa: E402
 from PIL import Image  # noqa: E402
 from playwright.sync_api import sync_playwright  # noqa: E402
 
-from trainer_nb import History, Learner, TrainerCallback, runs  # noqa: E402
+from trainer_nb import History, Learner, SamplesCallback, TrainerCallback, runs  # noqa: E402
+from trainer_nb.live.screens import MachineUse  # noqa: E402
 
 IMAGES = ROOT/"nbs"/"tutorials"/"images"
 WIDTH, COLORS = 1000, 128   # pixels of the notebook's page; of a palette, which makes the files small
@@ -141,6 +142,37 @@ def while_it_trains(learn, steps, background):
     return held[0]
 
 
+CHANGE_RATE = """const field = document.querySelector('.tnb-rate .tnb-field');
+field.value = '7.81e-4';
+field.dispatchEvent(new Event('input'));
+field.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter' }));
+feed({ kind: 'done', id: sent[sent.length - 1].id, text: 'lr = 7.81e-4 from step 1051 on', action: ['Undo', 'set', { learning_rate: 3e-3 }] });"""
+
+
+class Layer(torch.nn.Module):
+    "A layer of a transformer, with names as long as those of libraries."
+    def __init__(self):
+        super().__init__()
+        self.self_attention_output_projection_with_rotary = torch.nn.Linear(8, 8)
+        self.feed_forward_intermediate_activation_layer = torch.nn.Linear(8, 8)
+    def forward(self, x): return x + self.feed_forward_intermediate_activation_layer(self.self_attention_output_projection_with_rotary(x)).tanh()
+
+
+def transformer():
+    "A run with 100 layers with long names, 50 metrics, large numbers, samples and the machine over time."
+    torch.manual_seed(0)
+    x = torch.randn(4000, 1, 2, 4)
+    data = torch.utils.data.TensorDataset(x, (x.mean((1, 2, 3)) > 0).long())
+    model = torch.nn.Sequential(torch.nn.Flatten(), *(Layer() for _ in range(50)), torch.nn.Linear(8, 2))
+    learn = Learner(model, train_dataset=data, eval_dataset=torch.utils.data.Subset(data, range(200)), loss_func=torch.nn.functional.cross_entropy, use_cpu=True, disable_tqdm=True,
+                    max_steps=30_000, eval_strategy="steps", eval_steps=20, run_name="a-transformer-with-a-long-name", callbacks=[SamplesCallback(5)], learning_rate=1e-3)
+    learn.watch(every=5)
+    for step in range(20, 121, 20):
+        learn.run(steps=20)
+        learn.log({f"group_{k // 7}/metric_{k}": 10.0 ** (k % 9) / step for k in range(50)})
+    return learn
+
+
 def states():
     "Pairs of the name of a state and what the page does there: a message, and a command in JavaScript that follows it."
     learn = made()
@@ -151,7 +183,7 @@ def states():
     yield "evaluation", (content | {"status": content["status"] | {"evaluating": (120, 400)}}, buffers), ""
     yield "disconnected", training, "fire('comm:close')"
     yield "settings", training, "document.querySelector('.tnb-settings-bar .tnb-quiet').click()"
-    yield "changed_rate", training, "document.querySelector('.tnb-rate .tnb-small').click(); feed({ kind: 'done', id: sent[sent.length - 1].id, text: 'lr = 0.000781 from step 1051 on', step: 1051 })"
+    yield "changed_rate", training, CHANGE_RATE
     yield "training_in_a_cell", while_it_trains(learn, 1100, background=False), ""
     learn.set(lr=1e-3)
     yield "paused", seen(learn), ""
@@ -175,6 +207,9 @@ def states():
     learn.set(max_steps=learn.state.global_step + 200)
     learn.train()
     yield "finished", seen(learn), ""
+    MachineUse.EVERY, every = 0.2, MachineUse.EVERY
+    yield "transformer", seen(transformer()), ""
+    MachineUse.EVERY = every
     learn = made(400)
     learn.model.broken = 300
     learn.run(steps=320)

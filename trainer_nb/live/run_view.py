@@ -119,10 +119,7 @@ def view_status(
     )
 
 # %% ../../nbs/10_live/08_run_view.ipynb #572deb32
-def format_clock(
-    seconds: float,  # since 1970
-) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(seconds))
+def format_clock(since_1970: float) -> str: return time.strftime("%H:%M:%S", time.localtime(since_1970))
 
 def evaluation_table(
     history: History,
@@ -211,8 +208,8 @@ def samples_html(
         f' oninput="{SLIDE}" style="vertical-align:middle;width:220px">'
     )
     html = (
-        "<div data-trainer-nb-samples><label><b>Samples</b> at step "
-        f'{by_evaluation([f"{[*events][t]:,}" for t in chosen])} {slider if len(chosen) > 1 else ""}</label>'
+        f'<div data-trainer-nb-samples><label><b>Samples</b> {slider if len(chosen) > 1 else ""} at step '
+        f'{by_evaluation([f"{[*events][t]:,}" for t in chosen])}</label>'
         f'<div style="overflow-x:auto"><table><thead><tr>{"".join(f"<th>{escape_html(name)}</th>" for name in columns)}</tr></thead>'
         f'<tbody>{"".join(f"<tr>{line}</tr>" for line in lines)}</tbody></table>'
         f'{by_evaluation([counts([*events.values()][t]) for t in chosen])}</div></div>'
@@ -256,17 +253,19 @@ MAX_HEATMAP_ROWS = 40
 MAX_HEATMAP_STEPS = 240
 
 def layer_heatmaps(history: History) -> list[tuple[dict, np.ndarray]]:
-    """Return the watched quantities of the layers: for each picture its description,
-    and the numbers as float32 of shape (layers, steps)."""
+    "Return of each watched quantity a description, and its numbers as float32 of shape (layers, steps)."
     heatmaps = []
     for panel in WatchReport(history).panels():
         for heatmap in panel.of(Heatmap):
             heatmap = reduce_columns(heatmap, MAX_HEATMAP_STEPS)
-            values = np.ascontiguousarray(np.asarray(heatmap.values, np.float32)[:MAX_HEATMAP_ROWS])
-            names = heatmap.rows[:MAX_HEATMAP_ROWS]
+            total = len(heatmap.rows)
+            # of very many layers some, from the first to the last
+            chosen = np.linspace(0, total - 1, min(total, MAX_HEATMAP_ROWS)).astype(int)
+            values = np.ascontiguousarray(np.asarray(heatmap.values, np.float32)[chosen])
+            names = [heatmap.rows[i] for i in chosen]
             description = {
                 "title": panel.title,
-                "label": heatmap.label,
+                "label": heatmap.label if total == len(names) else f"{heatmap.label} ({len(names)} of {total} layers)".strip(),
                 "rows": [format_value(name, 60) for name in names],
                 "labels": [format_value(name) for name in short_row_names(names)],
                 "columns": values.shape[1],
