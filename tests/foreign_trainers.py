@@ -45,8 +45,7 @@ def dpo(folder, **given):
                       eval_dataset=rows.select(range(16)), processing_class=make_tokenizer())
 
 
-def orpo(folder):
-    "Maps with a method of the trainer before its constructor."
+def orpo(folder):   # maps with a method of the trainer before its constructor
     from trl.experimental.orpo import ORPOConfig, ORPOTrainer
     rows = Dataset.from_list(PAIRS)
     return ORPOTrainer(make_model(), ORPOConfig(**settings(folder, max_length=64)), train_dataset=rows, eval_dataset=rows.select(range(16)),
@@ -61,8 +60,7 @@ def reward(folder):
                          train_dataset=Dataset.from_list(PAIRS), eval_dataset=Dataset.from_list(PAIRS[:16]), processing_class=make_tokenizer())
 
 
-def grpo(folder):
-    "Samples inside of a step, where the random numbers are others than the Trainer's."
+def grpo(folder):   # samples inside of a step, where the random numbers are others than the Trainer's
     from trl import GRPOConfig, GRPOTrainer
     def words(completions, **_): return [float(len(set(c[0]["content"].split()))) for c in completions]
     return GRPOTrainer(make_model(), words, GRPOConfig(**settings(folder, num_generations=4, max_completion_length=8, eval_strategy="no")),
@@ -131,7 +129,9 @@ def in_two_processes(names):
     if PATCHED: __import__("trainer_nb").patch_transformers()
     for name in names if PATCHED else ():
         trainer = PROGRAMS[name](folder := tempfile.mkdtemp())
-        with trainer.launch(2, start="spawn" if name == "text" else None): trainer.train()
+        with trainer.launch(2, start="spawn" if name == "text" else None):
+            trainer.step(2); trainer.rewind(1); trainer.train()
+        assert any(row.discarded for row in trainer.history)
         results[name]["launched"] = outcome(trainer, folder)
     print("RESULTS" + json.dumps(results))
 

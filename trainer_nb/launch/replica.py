@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -86,6 +86,8 @@ class Replica:
         payload = worker.payload
         self.worker = worker
         self.learner = make_learner(payload)
+        # preparing the run may add events, which the kernel lacks
+        known = history_counts(self.learner.history)
         make_event = torch.cuda.Event if own_device().type == "cuda" else None
         self.speed_reporter = SpeedReporter(worker, make_event)
         self.stop_barrier = BoundaryGate()
@@ -102,6 +104,7 @@ class Replica:
         # rows of log_history that have been sent
         self.sent_logs = list(run.state.log_history)
         self.use_history(payload["log path"])
+        self.history.sent = known
         run.callbacks.add_callback(self.speed_reporter)
         signal.signal(signal.SIGUSR1, self.interrupt)
         if "generators" in payload:
@@ -117,8 +120,7 @@ class Replica:
         self,
         kernel_settings: dict[str, Any],  # settings whose values differ in the kernel
     ):
-        """Leave the progress to the kernel: callbacks print nothing in a notebook,
-        and without other processes' bars elsewhere."""
+        "Leave the progress to the kernel: callbacks print nothing in a notebook, and no bars of other processes elsewhere."
         run = self.learner.run_state
         for callback in run.callbacks.callbacks:
             if isinstance(callback, ProgressCallback):
@@ -430,11 +432,8 @@ def replica_state(
             # a step under way has gathered some layers
             run.device.strategy.register_parts()
         snapshot = capture_snapshot(run)
-    try:
-        history.fetch()
-    except RuntimeError:
-        # the loss of a device that has failed
-        pass
+    # the loss of a device that has failed
+    with suppress(RuntimeError): history.fetch()
     with history.rows.lock:
         missing = unsent_lines(history, kernel_counts)
         lines = [dump_line(line() if callable(line) else line) for line in missing]

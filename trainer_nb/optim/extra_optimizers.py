@@ -106,7 +106,7 @@ def optimizer_in_full(
         raise ValueError(f"optim={optim!r} does not name a subclass of torch.optim.Optimizer in {module}.{hint}")
     closure = inspect.signature(cls.step).parameters.get("closure")
     if closure is not None and closure.default is closure.empty:
-        raise ValueError(f"optim={optim!r} needs a closure in each update, which a step does not have; choose another.")
+        raise ValueError(f"optim={optim!r} needs a closure: give optimizers=(optimizer, None), and override optimize().")
     return cls
 
 def named_optimizer(args: TrainingArguments) -> tuple[type, dict[str, Any]]:
