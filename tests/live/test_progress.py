@@ -36,7 +36,7 @@ class Screen:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(P, "perf_counter", clock)
+    for module in ("progress", "screens"): monkeypatch.setattr(f"trainer_nb.live.{module}.perf_counter", clock)
     return clock
 
 
