@@ -365,9 +365,7 @@ def make_checkpoint_writer(
     def work():
         written = None
         try:
-            with atomic_directory(
-                place, history.run_id, lambda taken: replace_existing(taken, run)
-            ) as folder:
+            with atomic_directory(place, history.run_id, lambda taken: replace_existing(taken, run)) as folder:
                 about.update(strip_log_history(snapshot, history), beside=ensure_log_on_disk(history, beside, folder))
                 (folder / JSON_FILE).write_text(settings, encoding="utf-8")
                 write(package, folder)

@@ -399,10 +399,7 @@ def read_checkpoint(
         tensors[n] = torch.empty_strided(tensors[n].shape, strides, dtype=tensors[n].dtype).copy_(tensors[n])
     values = {name: decode_value(value, tensors) for name, value in written["values"].items()}
     if "state" not in values:
-        raise CorruptCheckpoint(
-            f"{folder} was written by an earlier version of trainer_nb; without manifest.json and rest.json, it is read as"
-            " a checkpoint of the Trainer."
-        )
+        raise CorruptCheckpoint(f"{folder} is of an earlier version; without its rest.json and manifest.json, it is read.")
     if written.get("base"):
         values["base"] = written["base"]
     names = written.get("shards")
