@@ -84,5 +84,5 @@ def test_workers_on_nodes_have_these_variables(variables, wanted, monkeypatch, t
     monkeypatch.setattr(accelerate.utils, "check_cuda_p2p_ib_support", lambda: False)
     monkeypatch.setattr(local_workers.LocalWorkers, "start_processes", lambda self, settings, environments, init, receiver: [SimpleNamespace(pid=1, got=found.extend(environments))])
     monkeypatch.chdir(tmp_path)
-    NodeAgent().start({"stem": "stem"}, {"NCCL_IB_DISABLE": "0", "NODE_ADDRESS": "none"} | variables, str(tmp_path), {})
+    NodeAgent().start({"stem": "stem"}, {"NCCL_IB_DISABLE": "0", "NODE_ADDRESS": "none"} | variables, str(tmp_path))
     assert [found[0].get(name) for name in ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE")] == wanted
