@@ -1,17 +1,18 @@
 """Losses that are not finite, or jump: what is reported, what follows, and that a replay and a resume end in the same bytes."""
 import math
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from trainer_nb.core.callbacks import TrainerCallback
 from trainer_nb.core.errors import InvalidOperation
 from trainer_nb.diagnostics.guard import check_processes, not_finite
+from trainer_nb.engine.prepare import ReplicasDiffer
 from trainer_nb.engine.snapshot import differences
 from trainer_nb.learner import Learner
 
@@ -201,13 +202,55 @@ def test_a_run_ends_where_it_cannot_go_on(name):
     assert learn.run_state.finished and learn.state.global_step < 80
 
 
-def test_a_constant_loss_is_reported_once():
-    told = Told()
-    learn = learner(TensorDataset(torch.ones(320, 8), torch.zeros(320).long()), callbacks=[told], learning_rate=0.0, num_train_epochs=10)
-    learn.model[2] = nn.Identity()
-    learn.model[3] = nn.Identity()
-    with pytest.warns(UserWarning, match="losses of the 100 steps up to 100 are all"): learn.run()
-    assert [h[1:] for h in told.heard] == [("warning", "report")]
+class Leaves(torch.optim.SGD):
+    "An optimizer that leaves its first weight as it is."
+    def step(self, closure=None):
+        first = self.param_groups[0]["params"][0]
+        kept = first.detach().clone()
+        super().step(closure)
+        first.data.copy_(kept)
+
+
+class PutsBack(TrainerCallback):
+    def on_step_begin(self, args, state, control, model, **kwargs): self.kept = model[3].weight.detach().clone()
+    def on_step_end(self, args, state, control, model, **kwargs): model[3].weight.data.copy_(self.kept)
+
+
+class Drifts(TrainerCallback):
+    def on_step_end(self, args, state, control, model, **kwargs):
+        if args.process_index and state.global_step == 3: model[3].weight.data.add_(1)
+
+
+class Twice(torch.utils.data.Sampler):
+    def __init__(self, times): self.times = times
+    def __iter__(self): return iter([i // self.times for i in range(320)])
+    def __len__(self): return 320
+
+
+CLEAN = TensorDataset(X, Y)
+# a sentence, what the run is given, and what its twin is given
+BROKEN = {
+    "losses of the 100 steps up to 100 are all": ({"given": TensorDataset(torch.ones(320, 8), torch.zeros(320).long()), "learning_rate": 0.0}, {}),
+    "does not change weights that have a gradient: 0.weight": ({"optimizer_cls_and_kwargs": (Leaves, {"lr": 0.01})}, {"optimizer_cls_and_kwargs": (torch.optim.SGD, {"lr": 0.01})}),
+    "does not change weights that have a gradient: 3.weight": ({"callbacks": [PutsBack()]}, {"callbacks": [TrainerCallback()]}),
+    "times its size": ({"optim": "sgd", "learning_rate": 10.0}, {"optim": "sgd", "learning_rate": 0.1}),
+    "160 of 320 samples are drawn again": ({"given": DataLoader(CLEAN, 16, sampler=Twice(2))}, {"given": DataLoader(CLEAN, 16, sampler=Twice(1))}),
+}
+
+
+@pytest.mark.parametrize("words", BROKEN)
+def test_an_invariant_that_does_not_hold_is_reported_once(words):
+    for given, is_told in zip(BROKEN[words], (True, False)):
+        given = {"given": CLEAN, "on_spike": "report", "num_train_epochs": 10} | given
+        given["callbacks"] = [*given.get("callbacks", []), Told()]
+        learn, plain = learner(**given), learner(**given | {"on_spike": None, "callbacks": given["callbacks"][:-1]})
+        if "are all" in words and is_told: learn.model[2] = learn.model[3] = plain.model[2] = plain.model[3] = nn.Identity()
+        learn.run()
+        plain.run()
+        found = [e["data"]["seen"] for e in learn.history.events if e["kind"] == "finding"]
+        assert sum(words in each for each in found) == is_told and len(given["callbacks"][-1].heard) == len(found), found
+        assert is_told or not found
+        assert losses(learn).tobytes() == losses(plain).tobytes()
 
 
 def test_healthy_runs_have_no_finding():
@@ -228,6 +271,12 @@ def test_several_processes_report_or_stop():
         learn.run()
         event, = [e for e in learn.history.events if e["kind"] == "finding"]
         assert learn.run_state.finished and learn.state.global_step == event["step"] == 10 and event["data"]["did"] == "stop"
+    for given, found in ([Drifts()], ["the processes have different weights"]), ([], []):
+        learn = learner(CLEAN, on_nan="report", logging_steps=5, callbacks=given)
+        learn.launch(2)
+        learn.step(16)
+        assert [e["data"]["seen"] for e in learn.history.events if e["kind"] == "finding"] == found
+        with pytest.raises(ReplicasDiffer) if found else nullcontext(): learn.close()
     check_processes("stop", "report")
     with pytest.raises(InvalidOperation, match="on_spike='stop' ends it there"): check_processes(None, "skip")
 

@@ -9,7 +9,6 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from trainer_nb import Learner
 from trainer_nb.diagnostics.interpret import Confusion, confusion
-from trainer_nb.core.records import Records
 from trainer_nb.diagnostics.interpret import decode_texts, top_losses, find_worst
 from trainer_nb.engine.evaluate import evaluation_mode
 from trainer_nb.diagnostics.interpret import BatchPreview, show_batch
@@ -143,13 +142,6 @@ def test_the_batch_is_the_one_that_the_model_is_fed_first(workers):
         assert all(torch.equal(batch[k], v) for k, v in learn.first_inputs.items()) and batch.keys() == learn.first_inputs.keys()
 
 
-def test_no_workers_are_started_for_one_batch(monkeypatch):
-    def refuse(*args, **kwargs): raise AssertionError("workers were started")
-    monkeypatch.setattr("trainer_nb.data.sources.DataWorkers", refuse)
-    learn = make(dataloader_num_workers=2)
-    assert len(show_batch(learn).batch["x"]) == len(show_batch(learn, dataset=learn.eval_dataset).batch["x"]) == 8
-
-
 def test_workers_of_the_run_stay():
     learn = make(dataloader_num_workers=2, dataloader_persistent_workers=True)
     learn.step(1)
@@ -255,12 +247,6 @@ def test_losses_are_the_learners_own(how):
         assert (o.actual, o.predicted) == (data[o.index]["label"], int(logits.argmax()))
         assert o.probability == pytest.approx(logits.softmax(-1)[o.actual].item(), rel=1e-5)
         assert torch.equal(o.inputs["x"][0], data[o.index]["x"])
-
-
-def test_all_of_them_when_k_is_large():
-    found = top_losses(make(evaluation=fixed(5)), 100)
-    assert sorted(found.indexes) == list(range(5)) and list(found.frame()["index"]) == found.indexes
-    assert [o.loss for o in found] == found.losses and type(found[:2]) is type(found) and len(top_losses(make(evaluation=fixed(5)), 0)) == 0
 
 
 def test_a_formula_that_is_right_only_at_first_is_found_out():
@@ -400,12 +386,6 @@ def test_names_of_classes():
     assert confusion(learn).names == list("abcde")
     learn.model.config.id2label = {i: f"LABEL_{i}" for i in range(5)}
     assert confusion(learn).names == list("01234")
-
-
-def test_verbs_of_the_learner():
-    learn = make(evaluation=fixed())
-    assert isinstance(learn.step(1), Records)
-    assert learn.show_batch(2).batch["x"].shape == (8, 6) and len(learn.top_losses(2)) == 2 and learn.confusion().counts.sum() == 23
 
 
 def test_texts_are_shown_without_their_padding():

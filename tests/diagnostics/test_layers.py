@@ -469,45 +469,14 @@ def test_watching_while_checkpoints_are_written(tmp_path):
     assert read_history(tmp_path).readings.count == 120
 
 
-def test_more_words():
-    learn = hard_learner(**LONG)
-    learn.step(2)
-    for wrong, error, words in [(lambda: learn.plot(learn), TypeError, "other runs are given as plot"), (lambda: learn.plot("loss", log="los"), ValueError, "not among the names to draw"),
-                                (lambda: learn.plot(smooth=5), ValueError, "at least 0 and below 1"), (lambda: learn.show_batch(show=5), TypeError, "function of"),
-                                (lambda: learn.top_losses(-1, Augmented(9)), ValueError, "k must be a non-negative integer, got -1"),
-                                (lambda: learn.batch_size_find(evaluate=True), TypeError, "per_device_eval_batch_size=")]:
-        with pytest.raises(error, match=words): wrong()
-
-
 def test_the_pictures_of_a_report_by_their_titles():
     "With its sentences, without its table; all where none is named."
-    report = (learn := hard_learner(**LONG)).inspect()
+    report = hard_learner(**LONG).inspect()
     titles = [panel.title for panel in report.panels()]
     assert "gradient norm" in titles and [panel.title for panel in report.plot().panels()] == titles
     chosen = report.plot("gradient norm")
     assert [panel.title for panel in chosen.panels()] == ["gradient norm"] and chosen.said() == report.said() and "<table" not in chosen.html()
     with pytest.raises(ValueError, match="no picture 'gradient'.*'gradient norm'.*Did you mean 'gradient norm'"): report.plot("gradient")
-    # what learn.plot() takes, too; a picture of two of them is drawn once
-    learn.watch(every=1)
-    learn.step(2)
-    names = ("update/weight", "gradient norm", "output spread", "dead", "saturated")
-    assert [panel.title for panel in learn.plot(*names[:3]).panels()] == list(names[:3])
-    report = learn.inspect()
-    assert [panel.title for panel in report.plot(*names).panels()] == [panel.title for panel in report.panels()]
-    assert len(report.plot("dead").panels()) == 1
-    rows = [row for panel in learn.watched.panels() for part in panel.things for row in getattr(part, "rows", ())]
-    assert {"inner (Linear)", "norm (BatchNorm1d)"} <= set(rows)
-
-
-def test_equally_unusual_layers_are_named_in_their_order():
-    "The first of them is the cause, the others only pass it on."
-    parts = dict(w=nn.Linear(4, 8), z_relu=nn.ReLU(), a_drop=nn.Dropout(0.1), head=nn.Linear(8, 3))
-    model = nn.Sequential(OrderedDict(parts))
-    with torch.no_grad(): model.w.bias.fill_(-1e3)
-    data = TensorDataset(torch.randn(16, 4), torch.randint(0, 3, (16,)))
-    learn = Learner(model, train_dataset=data, loss_func=nn.functional.cross_entropy, use_cpu=True, max_steps=2)
-    dead = [o.partition(":")[0] for o in learn.inspect().unusual if "dead" in o]
-    assert dead == ["z_relu", "a_drop", "head"]
 
 
 def test_a_layer_that_is_dead_as_a_whole_comes_before_unusual_updates():

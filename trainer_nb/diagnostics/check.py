@@ -48,10 +48,8 @@ def learning_rate_for_weights(seen: Evidence) -> str | tuple[str, str] | None:
     steps = max(seen.learner.state.max_steps, 20)
     if 1e-3 / steps < ratio < 1 or not math.isfinite(ratio): return None
     what = f"an update at the rate {format_value(rate)} moves weights by {format_value(ratio)} times their size"
-    if ratio >= 1 and (line := cure_of_sum(seen)): return f"{what}, since the loss of a batch is {SUM}", line
+    if ratio >= 1 and (line := cure_of_sum(seen)): return f"{what}, since the loss is a sum", line
     return f"{what}, and the run has {steps:,} steps", f"learn.set(lr={rate * 0.03 / max(ratio, 1e-9):.1g})"
-
-SUM = "the sum of those of its samples"
 
 def first_update(seen: Evidence) -> tuple[float, float]:
     "Return the highest rate before a schedule changes it, and by how much of its size such an update moves a matrix."
@@ -151,9 +149,9 @@ def warmup_within_run(seen: Evidence) -> tuple[str, str] | None:
        " or targets far from 0")
 def clipping_leaves_gradients(seen: Evidence) -> tuple[str, str] | None:
     norm, limit = seen.first_step.norm, seen.learner.args.max_grad_norm
-    if not limit or norm is None or not math.isfinite(norm) or norm < 100 * limit: return None
+    if not limit or norm is None or not 100 * limit <= norm < math.inf: return None
     what = f"the norm of the first gradients is {format_value(norm)}, and max_grad_norm is {format_value(float(limit))}"
-    if line := cure_of_sum(seen): return f"{what}; the loss of a batch is {SUM}", line
+    if line := cure_of_sum(seen): return f"{what}, since the loss is a sum", line
     return what, f"max_grad_norm={norm:.1g}"
 
 @check("a step that changes what is trained", "something else writes to weights, or keeps them as they are")

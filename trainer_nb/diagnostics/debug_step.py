@@ -53,10 +53,6 @@ class Gradients(Table):
         "Return the L2 norm of all gradients together."
         return math.sqrt(sum(r["grad_norm"] ** 2 for r in self if r["grad_norm"] is not None))
 
-    def missing(self) -> list[str]:
-        "Return the names of the parameters without a gradient."
-        return [r["name"] for r in self if r["grad_norm"] is None]
-
     def _cells(self, row: dict) -> dict: return {k.replace("_", " "): v for k, v in row.items()}
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #9fba6c8e
@@ -260,7 +256,6 @@ def capture_editable_tensors(run: RunState) -> dict[str, list]:
         "gradients": [None if p.grad is None else (id(p.grad), p.grad._version) for p in run.params],
     }
 
-# %% ../../nbs/08_diagnostics/00_debug_step.ipynb #e4c83b71
 def begin_debug_step(debug: DebugStep) -> bool:
     "Run pending tasks and fetch the micro-batches; return False if the run ends before the step."
     learner = debug._learner

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, WeightedRandomSampler
+from torch.utils.data import DataLoader
 
 from ..core.nodes import CallableNode, Content, LeafNode
 from ..core.seeding import seed_all
@@ -24,7 +24,7 @@ from ..data.collate import infer_batch_size, map_tensors, shallow_copy_batch
 from ..data.sources import MapSource
 from ..device.accelerator import unwrap
 from .interpret import collect_tensors, first_part, get_first_batch, is_classification, unchanged_data
-from .isolated import begin_step
+from .isolated import begin_step, complete_unclipped
 from .layers import LayerStats, measure_layers, measure_outputs, named_layers
 from .results import learner_inputs
 from .tensor_stats import Moments, combine_moments
@@ -163,9 +163,12 @@ def drawn_samples(source: Any, epoch: int) -> list[int]:
     return [i for part in source.plan(epoch).iterate_from(0) for i in part.mine]
 
 def describe_repeated(source: Any, epoch: int) -> str | None:
-    "Describe samples that an epoch draws more than once, unless that is meant; None without any."
-    drawn, sampler = drawn_samples(source, epoch), getattr(source.loader, "sampler", None)
-    if isinstance(sampler, WeightedRandomSampler) or getattr(sampler, "replacement", False): return None
+    "Describe samples that a sampler of the user's draws more than once in an epoch; None without any."
+    samplers = [getattr(source.loader, name, None) for name in ("sampler", "batch_sampler")]
+    # those of torch draw each once, or again on purpose
+    is_known = all(type(each).__module__.startswith(("torch.", "trainer_nb.")) for each in samplers)
+    if is_known or getattr(samplers[0], "replacement", False): return None
+    drawn = drawn_samples(source, epoch)
     repeated = len(drawn) - len(set(drawn))
     if repeated <= 0.05 * len(drawn): return None
     return f"{repeated:,} of {len(drawn):,} samples are drawn again in an epoch"
@@ -391,12 +394,7 @@ class Evidence:
         run = self.learner.run_state
         with self.buffers_restored(), measure_outputs(named_layers(run.model)) as outputs:
             step = self.take_step()
-        limit = run.args.max_grad_norm
-        # of the copy of the run: 0 measures the norm and does not clip
-        vars(run.args)["max_grad_norm"] = 0.0
-        step.complete_gradients()
-        vars(run.args)["max_grad_norm"] = limit
-        norm = None if step.norm is None else float(step.norm)
+        norm = complete_unclipped(step)
         return FirstStep(float(step.loss), norm, measure_layers(run, outputs), list(outputs))
 
     def without_gradient(self) -> list[str]:

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from ..core.columns import RowStore
 from ..core.errors import InvalidOperation, warn
 from ..core.history import History
 from ..core.records import Record
+from .tensor_stats import compute_norms, on_one_device, take_sample
 from ..display.tables import format_value
 from ..engine.loop import correct, train_one_step
 from ..engine.overrides import TrainerBase
@@ -72,6 +76,51 @@ def spike_limit(losses: np.ndarray) -> float:
     limit = math.exp(middle + max(rise, LEAST_RISE))
     return limit if limit > 2 * ROUNDING else 1e4 * ROUNDING
 
+# %% ../../nbs/08_diagnostics/13_guard.ipynb #c4f0fb33
+MEASURED = 500   # steps from one update that is measured to the next
+# of its size that an update moves a matrix; a thousandth is usual (Karpathy, CS231n, "Ratio of weights:updates")
+FAR = 0.5
+# what was seen, what it means, and what to type; None where it holds
+Broken = tuple[str, str, str] | None
+
+def loss_changes(guard: Guard, run: RunState) -> Broken:
+    last = guard.losses
+    if len(last) < WINDOW or last.min() != last.max(): return None
+    seen = f"the losses of the {WINDOW} steps up to {guard.block[0] * EVERY} are all {format_value(float(last[0]))}"
+    return seen, "no weight changes, or the loss does not depend on them", "learn.diagnose()"
+
+def updates_move_weights(guard: Guard, run: RunState) -> Broken:
+    if guard.update is None: return None
+    names, numbers = guard.update
+    params = dict(run.model.named_parameters())
+    rows = [(name, params[name], *row) for name, row in zip(names, numbers.T.tolist())]
+    far = [(moved / size, name) for name, p, moved, size, _ in rows if p.ndim > 1 and moved > FAR * size > 0]
+    if far:
+        seen = f"an update moves {max(far)[1]} by {format_value(max(far)[0])} times its size"
+        return seen, "what these layers have learned is lost in a few steps", "learn.diagnose()"
+    # in a warm-up, and at the end of a schedule, the smallest updates are lost in rounding
+    groups = [g for g in run.optimizer.param_groups if 0 < 0.1 * float(g.get("initial_lr", g["lr"])) <= float(g["lr"])]
+    trained, least = {id(p) for g in groups for p in g["params"]}, 0.01 * median(numbers[2].cpu().numpy())
+    still = [name for name, p, moved, _, grad in rows if not moved and grad > least and id(p) in trained]
+    if not still or not any(moved for _, _, moved, _, _ in rows): return None
+    more = f" and {len(still) - 1} more" if len(still) > 1 else ""
+    seen = f"an update does not change weights that have a gradient: {still[0]}{more}"
+    return seen, "it is lost in their digits, or something puts them back", "learn.check()"
+
+def samples_come_once(guard: Guard, run: RunState) -> Broken:
+    from trainer_nb.diagnostics.evidence import Unavailable, describe_repeated
+    # the order of an epoch is known within it
+    if run.cursor.epoch == guard.epoch or not run.cursor.position: return None
+    guard.epoch, seen = run.cursor.epoch, None
+    with suppress(Unavailable): seen = describe_repeated(run.loader.source, guard.epoch)
+    return seen and (seen, "some samples count more than others, and others are left out", "learn.check()")
+
+def replicas_are_equal(guard: Guard, run: RunState) -> Broken:
+    if not guard.replicas_differ: return None
+    return "the processes have different weights", "each process trains another model", "learn.check()"
+
+INVARIANTS = loss_changes, updates_move_weights, samples_come_once, replicas_are_equal
+
 # %% ../../nbs/08_diagnostics/13_guard.ipynb #0d08c101
 BACK = 10      # steps before the one that went wrong, for "rewind and ..."
 MOST = 5       # corrections within 2 * BACK batches; then the run ends
@@ -101,6 +150,16 @@ class Guard:
         self.block: tuple = ()   # for which the limit holds
         self.limit = math.inf
         self.decision: Decision | None = None
+        self.reported: set[Callable] = set()   # invariants that do not hold
+        self.losses = np.zeros(0)              # the last ones
+        self.epoch = -1                        # whose samples were looked at
+        self.is_due = False                    # the next update is measured
+        # parameters by name, and samples of each and its gradient
+        self.before: tuple[dict[str, torch.Tensor], list[list[torch.Tensor]]] | None = None
+        # their names, and the norms of samples of the update, the weights and the gradients
+        self.update: tuple[list[str], torch.Tensor] | None = None
+        self.compared = -MEASURED              # step whose weights the processes have compared
+        self.replicas_differ = False
 
     def look(self, learner: TrainerBase, reads: bool) -> bool:
         """Look at the new rows on the host, and return whether the run goes back; `reads`: fetch them, since the loop
@@ -116,7 +175,8 @@ class Guard:
         rows = history.rows
         if history is not self.history:
             # rows of an earlier process were looked at there
-            self.history, self.seen, self.block, self.decision = history, len(rows) - 1, (), None
+            vars(self).update(vars(Guard()), history=history, seen=len(rows) - 1)
+        if self.before is not None: self.after_step(run, *self.before)
         # a callback had raised an exception, and then the user went back
         if self.decision is not None and self.block[1] != len(history.abandons): self.decision = None
         if not run.device.world.is_single_process:
@@ -135,19 +195,46 @@ class Guard:
         return self.decision is not None
 
     def begin_block(self, learner: TrainerBase, row: int, block: tuple, on_spike: str | None) -> None:
-        "Compute the limit for the next steps; report losses that have become constant."
-        rows = learner.run_state.history.rows
-        self.block, self.limit = block, sys.float_info.max
-        losses = last_losses(rows, row, block[0] * EVERY, WINDOW + EVERY)
-        last = losses[-WINDOW:]
-        if on_spike is not None: self.limit = min(spike_limit(last), self.limit)
-        # once: those before were others
-        is_constant = len(last) == WINDOW and last.min() == last.max()
-        step = block[0] * EVERY
-        if is_constant and (losses[0] != last[0] or len(losses) < WINDOW + EVERY) and step == rows.step[row] - 1:
-            seen = f"the losses of the {WINDOW} steps up to {step} are all {format_value(float(last[0]))}"
-            meaning = "no weight changes, or the loss does not depend on them"
-            self.report(learner, step, "report", "warning", seen, meaning)
+        "Compute the limit for the next steps; report invariants that do not hold any more."
+        run, step = learner.run_state, block[0] * EVERY
+        # steps that are taken again are reported again
+        if block[1] not in self.block[1:2]: self.reported.clear()
+        self.block, self.limit, self.losses = block, sys.float_info.max, last_losses(run.history.rows, row, step)
+        if on_spike is not None: self.limit = min(spike_limit(self.losses), self.limit)
+        for holds in INVARIANTS:
+            if holds in self.reported or (broken := holds(self, run)) is None: continue
+            self.reported.add(holds)
+            self.report(learner, step, "report", "warning", *broken)
+        self.update = None
+        self.is_due |= step == EVERY or step > 0 and step % MEASURED == 0
+
+    def before_update(self, run: RunState) -> None:
+        "Sample weights and gradients, on their device, if it is due."
+        if not self.is_due or not run.device.has_whole_run: return
+        self.is_due = False
+        held = {n: p for n, p in run.model.named_parameters() if p.grad is not None and p.grad.layout is torch.strided}
+        if held: self.before = held, [[take_sample(t) for t in (p.detach(), p.grad)] for p in held.values()]
+
+    def after_step(self, run: RunState, held: dict[str, torch.Tensor], samples: list[list[torch.Tensor]]) -> None:
+        "Measure how far the step has moved the samples of the weights."
+        weights, grads = map(list, zip(*samples))
+        moved = torch._foreach_sub([take_sample(p.detach()) for p in held.values()], weights)
+        norms = [on_one_device(compute_norms(each), run.device.device) for each in (moved, weights, grads)]
+        self.before, self.update = None, ([*held], torch.stack(norms))
+
+    def sum_processes(self, run: RunState, values: torch.Tensor) -> torch.Tensor:
+        "Return the sums of values over the processes; the message compares samples of the weights, too, where asked."
+        n, world, step = len(values), run.device.world, run.state.global_step
+        # a callback may be in one process alone
+        compares = run.device.has_replicas and (run.args.on_nan or run.args.on_spike)
+        if not compares or 0 <= step - self.compared < MEASURED: return world.all_reduce_sum(values)
+        self.compared = step
+        samples = on_one_device([take_sample(p.detach()).view(torch.int32).sum() for p in run.params], values.device)
+        digest = int(samples.sum()) % (1 << 16)
+        sums = world.all_reduce_sum(torch.cat([values, values.new_tensor([digest, digest**2])]))
+        # of equal numbers alone, the mean of the squares is the square of the mean
+        self.replicas_differ = bool(sums[n] ** 2 != world.size * sums[n + 1])
+        return sums[:n]
 
     def judge(self, learner: TrainerBase, row: int, on_nan: str | None, on_spike: str | None) -> None:
         "Report a row whose loss or norm is not finite, or whose loss is a spike."
@@ -171,7 +258,7 @@ class Guard:
     def report(
         self, learner: TrainerBase, step: int,
         did: str,  # what follows, as the setting says
-        severity: str, seen: str, meaning: str,  # as in Finding
+        severity: str, seen: str, meaning: str, do: str = "learn.diagnose()",  # as in Finding
     ) -> None:
         "Record a finding, call on_finding, and decide what follows."
         from trainer_nb.diagnostics.evidence import Finding
@@ -187,8 +274,9 @@ class Guard:
                 did = "stop"
         elif did == "stop":
             sentence += ", and the run ends here, as the settings say"
-        warn(f"{sentence.removesuffix('.')}. learn.diagnose() looks for the cause.")
-        finding = Finding(severity, seen, meaning, "learn.diagnose()")
+        advice = f"{do} looks for the cause" if do.endswith("e()") else f"What to do: {do}"
+        warn(f"{sentence.removesuffix('.')}. {advice}.")
+        finding = Finding(severity, seen, meaning, do)
         run.history.note("finding", step, **finding._asdict(), did=did)
         if did == "stop": run.control.should_training_stop = True
         if decision is not None:
@@ -208,7 +296,6 @@ class Guard:
         correct(learner, decision.because, decision.skipped, decision.factor)
         return True
 
-# %% ../../nbs/08_diagnostics/13_guard.ipynb #4f8da42a
 def check_processes(on_nan: str | None, on_spike: str | None) -> None:
     "Raise InvalidOperation for settings that go back, where the run is in several processes."
     for name, did in (("on_nan", on_nan), ("on_spike", on_spike)):

@@ -245,7 +245,6 @@ class BatchPreview(HtmlDisplay):
         plain = [f"{r['key']}  {r['shape']}  {r['type']}  {r['first values']}" for r in rows]
         super().__init__(shown + about, "\n".join(plain) or repr(batch)[:400])
 
-# %% ../../nbs/08_diagnostics/03_interpret.ipynb #806ea962
 def show_batch(
     learner: TrainerBase,
     n: int = 9,  # maximum number of examples
@@ -253,12 +252,7 @@ def show_batch(
     show: ShowFunction | None = None,  # returns HTML or an object with a rich representation
 ) -> BatchPreview:
     "Show the first batch as the model receives it."
-    if show is not None and not callable(show):
-        raise TypeError(
-            f"show is a function of (batch, n) that returns HTML, or an object with a rich representation; it is {show!r}."
-        )
-    if n < 1:
-        raise ValueError(f"show_batch({n}) shows nothing; give the number of samples to show, from 1 on.")
+    if n < 1: raise ValueError(f"show_batch({n}) shows nothing; give the number of samples to show, from 1 on.")
     batch = get_first_batch(learner, dataset)
     if batch is None: raise ValueError("There is nothing to show: the data gave no batch.")
     own = learner.eval_dataset[dataset] if isinstance(dataset, str) else dataset
@@ -335,7 +329,6 @@ def _masked_examples(labels: object, n: int) -> set[int]:
         return set()
     return set(torch.where((labels.reshape(n, -1) == -100).all(1))[0].tolist())
 
-# %% ../../nbs/08_diagnostics/03_interpret.ipynb #df0880f3
 def find_worst(
     learner: TrainerBase, loader: Iterable, k: int, by_formula: bool,
     names: Sequence[str] = (),  # of the classes
@@ -378,7 +371,6 @@ def check_separable(batch: Any, n: int, verb: str) -> None:
     raise ValueError(f"{verb} cannot separate the samples of a batch: {n} samples became a batch of {size}. Use a"
                      " data_collator that keeps them.")
 
-# %% ../../nbs/08_diagnostics/03_interpret.ipynb #262de6ed
 class TopLosses(Table):
     "Show the worst examples, worst first: pictures for images, text for tokens, else numbers."
     @property
@@ -401,15 +393,13 @@ class TopLosses(Table):
         labels = [f"{format_value(o.predicted)} / {format_value(o.actual)}\n{format_value(o.loss)}" for o in self]
         return head + image_grid([o[0] for o in images], labels, columns=9, size=72)
 
-# %% ../../nbs/08_diagnostics/03_interpret.ipynb #258f9b88
 def top_losses(
     learner: TrainerBase,
     k: int = 9,  # number of examples, or fewer if the set is smaller
     dataset: DatasetOrName | None = None,  # None: the learner's evaluation set
 ) -> TopLosses:
     "Return the examples with the largest losses."
-    if isinstance(k, bool) or not isinstance(k, int) or k < 0:
-        raise ValueError(f"k must be a non-negative integer, got {k!r}.")
+    if isinstance(k, bool) or not isinstance(k, int) or k < 0: raise ValueError(f"k must be a non-negative integer, got {k!r}.")
     loader, dataset = get_eval_loader(learner, dataset, "top_losses()")
     names = class_names(learner, dataset)
     with evaluation_mode(learner):
@@ -505,7 +495,6 @@ def _check_classification(learner: TrainerBase, predicted: Any, labels: Any):
         raise ValueError(f"The model has {predicted.shape[-1]} classes; a confusion matrix shows at most {MAX_CLASSES}. "
                          "top_losses() shows single examples.")
 
-# %% ../../nbs/08_diagnostics/03_interpret.ipynb #75dba4c8
 def confusion(
     learner: TrainerBase,
     dataset: DatasetOrName | None = None,  # None: the learner's evaluation set

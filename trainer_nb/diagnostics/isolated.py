@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 
@@ -80,29 +80,29 @@ def cancellable(
 def isolated_training(
     learner: TrainerBase,
     verb: str,  # its name, for messages
+    trains: bool = True,  # False: the block only calls losses and methods of the user
 ) -> Iterator[RunState]:
     "Allow training within the block and restore the run afterwards; raise InvalidOperation within a step or verb."
+    shared = SHARED_FIELDS if trains else ("learner",)
     with cancellable(learner, verb) as run:
         record_manual_changes(run)
-        # an evaluation needs no new one, so prepare() does not look
-        discard_outdated_wrapper(run)
-        prepare(learner)
-        require_several_processes(run.args, run.device.world.size, verb)
-        taken = capture_snapshot(run, kept=SHARED_FIELDS)
+        if trains:
+            # an evaluation needs no new one, so prepare() does not look
+            discard_outdated_wrapper(run)
+            prepare(learner)
+            require_several_processes(run.args, run.device.world.size, verb)
+        taken = capture_snapshot(run, kept=shared)
         first = weight_versions(run) == run.first.weight_versions
         window = run.current.window
         backups = run.copies.backups
         learner.run_state = scratch_run(run)
         try:
-            with run.device.activated():
-                yield learner.run_state
+            with run.device.activated() if trains else nullcontext(): yield learner.run_state
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            error.add_note(
-                f"(in {verb}, which trains a copy of the run: steps in the message are the copy's. The run is as it"
-                f" was, {describe_position(run)}.)"
-            )
+            about = f"(in {verb}, which trains a copy of the run: steps in the message are the copy's. The run is as it was,"
+            if trains: error.add_note(f"{about} {describe_position(run)}.)")
             # the run is restored with the memory of the failed step
             free_after_failure(error)
             raise
@@ -110,7 +110,7 @@ def isolated_training(
             run.interrupts.abortable = False
             learner.run_state = run
             lost, run.reports.lost = run.reports.lost, {}
-            restore_fields(run, taken, SHARED_FIELDS)
+            restore_fields(run, taken, shared)
             lost, run.reports.lost = run.reports.lost, lost
             # no callback was called: what of one could not be copied has not changed
             same = {n for n in taken.values["user"]["left_out"] if n.startswith(tuple(type(c).__name__ for c in run.callbacks.callbacks))}
@@ -130,6 +130,15 @@ def begin_next_epoch(
     handle_end_of_data(learner.run_state)
     do_next_epoch(learner, None)
     learner.run_state.due.clear()
+
+def complete_unclipped(step: Step) -> float | None:
+    "Complete the gradients of a step of a copy of a run without clipping; return their norm, None if it is unknown."
+    settings = vars(step.run.args)
+    # 0 measures the norm
+    limit, settings["max_grad_norm"] = settings["max_grad_norm"], 0.0
+    step.complete_gradients()
+    settings["max_grad_norm"] = limit
+    return None if step.norm is None else float(step.norm)
 
 def begin_step(learner: TrainerBase) -> Step:
     "Begin the next step of a copy of a run, in its next epoch if this one has no more data; it may be interrupted."

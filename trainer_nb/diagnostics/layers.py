@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from ..device.sharding import is_strategy_tensor
 from ..device.strategy import module_class, require_gradients
 from ..device.weight_storage import is_read_only, weight_shape
 from .interpret import get_first_batch
-from .isolated import begin_step, isolated_training
+from .isolated import begin_step, complete_unclipped, isolated_training
 from .tensor_stats import BINS, Moments, NoiseScale, begin_output, begin_stats
 from .tensor_stats import combine_moments, compute_histograms, compute_moments
 from .tensor_stats import compute_norms, compute_outputs, measure_noise_scale, rebin_shares
@@ -312,14 +312,6 @@ def output_spread_panel(layers: Iterable[LayerStats]) -> Panel:
         x="value / its root mean square",
     )
 
-# %% ../../nbs/08_diagnostics/04_layers.ipynb #b8948267
-# pictures that have several quantities, or another title, by quantity
-QUANTITY_PICTURES = {
-    "output spread": "outputs, how they are spread",
-    "dead": "dead units, saturated outputs",
-    "saturated": "dead units, saturated outputs",
-}
-
 class LayerReport(PanelDisplay):
     "Show the statistics of each layer at one step."
     def __init__(
@@ -386,19 +378,15 @@ class LayerReport(PanelDisplay):
 
     def plot(
         self,
-        *names: str,  # quantities, as in learn.plot(), or titles of pictures; none: all pictures
+        *names: str,  # titles of pictures; none: all pictures
     ) -> Chart:
         "Return the report with these pictures and without the table. Raise ValueError for an unknown name."
         panels = {panel.title: panel for panel in self.panels()}
-        by_name = {QUANTITY_PICTURES.get(name, name): name for name in names}
-        for title, name in by_name.items():
-            if title not in panels:
-                known = [*panels, *(name for name, title in QUANTITY_PICTURES.items() if title in panels)]
-                raise ValueError(
-                    f"There is no picture {name!r}; there are {', '.join(map(repr, known))}."
-                    f"{suggest_names(str(name), known)}"
-                )
-        return Chart([panels[title] for title in by_name or panels], self.said())
+        for name in names:
+            if name in panels: continue
+            known = ", ".join(map(repr, panels))
+            raise ValueError(f"There is no picture {name!r}; there are {known}.{suggest_names(str(name), panels)}")
+        return Chart([panels[title] for title in names or panels], self.said())
 
     def html(self):
         return super().html() + f'<div style="max-height:420px;overflow:auto">{foldable_table(self.layers)}</div>'
@@ -423,51 +411,26 @@ def inspect_layers(
         with measure_outputs(named_layers(run.model)) as outputs:
             step.substep()
         while step.more(): step.substep()
-        spreads, limit = would_spread(run), run.args.max_grad_norm
-        # of the copy of the run
-        vars(run.args)["max_grad_norm"] = 0.0 if spreads else limit
-        step.complete_gradients()
-        vars(run.args)["max_grad_norm"] = limit
-        layers = measure_layers(run, outputs)
-        norm, words = float(step.norm), []
-        if 0 < run.args.max_grad_norm < norm:
+        norm, limit, words = complete_unclipped(step) or 0.0, run.args.max_grad_norm, []
+        # clipping divides all gradients by their common norm
+        spreads, clips = not math.isfinite(norm), 0 < limit < norm < math.inf
+        if clips:
+            torch._foreach_mul_([p.grad for p in run.params if p.grad is not None], limit / (norm + 1e-6))
             words.append(
                 f"The gradients were clipped: their norm was {format_value(norm)}, and max_grad_norm is"
-                f" {format_value(float(run.args.max_grad_norm))}. The report shows them after clipping."
+                f" {format_value(float(limit))}. The report shows them after clipping."
             )
         if spreads and limit:
-            words.append(
-                "The gradients of some layers are not finite. The report shows all of them without clipping, which would"
-                " make every gradient NaN in the step itself."
-            )
+            words.append("Gradients that are not finite are shown without clipping, which would make every gradient NaN.")
+        layers = measure_layers(run, outputs)
         if not any(float(g["lr"]) for g in run.optimizer.param_groups):
             words.append("The learning rate of this step is 0, so no weight would move.")
-        try:
-            noise = measure_noise_scale(learner)
-        except Exception as error:
-            noise = None
-            words.append(
-                "The gradient noise could not be measured: parts of the batch do not go through the model"
-                f" ({type(error).__name__}: {error})."
-            )
+        noise = None
+        # parts of the batch may not go through the model
+        with suppress(Exception): noise = measure_noise_scale(learner)
         return LayerReport(layers, learner.run_state.state.global_step + 1, words, noise)
 
-def would_spread(run: RunState) -> bool:
-    """Return whether a gradient is not finite, in any process: clipping divides all gradients by their common norm, and so
-    makes all of them NaN. Return False where a process has only a part of the gradients."""
-    if not run.device.has_whole_run: return False
-    grads = (p.grad for p in run.params if p.grad is not None)
-    values = (g.coalesce().values() if g.is_sparse else g for g in grads)
-    # asked of the device once
-    largest = [torch.linalg.vector_norm(g, math.inf).to(run.device.device) for g in values if g.numel()]
-    is_finite = not largest or bool(torch.isfinite(torch.stack(largest)).all())
-    return not all(run.device.world.all_gather_object(is_finite))
-
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #19a59c58
-def named_layer_groups(learner: TrainerBase) -> dict[str, list[tuple[str, nn.Parameter]]]:
-    "Return the layer groups by name: lists of (name, parameter), from input to output."
-    return dict(layer_groups(learner.model, learner.args.layer_groups))
-
 def resolve_group_names(
     groups: Mapping[str, list],
     which: Iterable[str | int | list[str | int]],  # names, or indices from the input (-1 is the last)
@@ -495,7 +458,7 @@ def set_trainable(
     eval_mode: bool = False,
 ):
     "Freeze or unfreeze layer groups from the next step on, their modules in evaluation or training mode."
-    groups = named_layer_groups(learner)
+    groups = dict(layer_groups(learner.model, learner.args.layer_groups))
     run = learner.run_state
     if not which and not trainable and len(groups) < 2:
         raise ValueError(
@@ -567,13 +530,12 @@ def measure_output_shapes(learner: TrainerBase) -> dict[str, tuple[int, ...]]:
         return {}
     return shapes
 
-# %% ../../nbs/08_diagnostics/04_layers.ipynb #6d7d2553
 def summarize_model(learner: TrainerBase) -> ModelSummary:
     "Return a row for each layer with its own parameters."
     prepare_model(learner)
     shapes = measure_output_shapes(learner)
     rows = ModelSummary()
-    group_of = {id(p): g for g, params in named_layer_groups(learner).items() for _, p in params}
+    group_of = {id(p): g for g, params in layer_groups(learner.model, learner.args.layer_groups) for _, p in params}
     optimizer = learner.run_state.optimizer
     param_groups = [] if optimizer is None else optimizer.param_groups
     rate_of = {id(p): g["lr"] for g in param_groups for p in g["params"]}

@@ -30,18 +30,13 @@ from ..device.strategy import require_undivided
 from ..device.weight_storage import is_read_only
 from .evidence import Evidence, Unavailable, check
 from .interpret import get_first_batch
-from .isolated import cancellable, scratch_run
+from .isolated import isolated_training
 from ..display.tables import TitledTable
-from ..engine.edits import edits_of
 from ..engine.loss import extract_loss
 from ..engine.dataloaders import defining_package
 from ..engine.overrides import TrainerBase
 from ..engine.rollback import BufferBackup
 from ..engine.run_state import run_modules
-from ..engine.session import record_manual_changes
-from ..engine.snapshot import capture_snapshot
-from ..engine.snapshot_fields import FIELD_KEEPERS
-from ..engine.user_state import report_lost
 from ..optim.optimizers import create_optimizer
 
 # %% ../../nbs/08_diagnostics/08_memory_plan.ipynb #5fbb0ceb
@@ -270,20 +265,13 @@ def check_plannable(learner: TrainerBase):
 @contextmanager
 def untouched(learner: TrainerBase) -> Iterator[None]:
     "Let the block call losses and methods of the user; restore what they have assigned."
-    with cancellable(learner, "memory_plan()") as run:
-        record_manual_changes(run)
-        taken = capture_snapshot(run, kept=("learner",))
+    with isolated_training(learner, "memory_plan()", trains=False) as run:
         buffers = BufferBackup(run_modules(run))
         buffers.keep()
-        learner.run_state = scratch_run(run)
         try:
             yield
         finally:
-            learner.run_state = run
-            FIELD_KEEPERS["learner"].put_back(run, taken)
             buffers.put_back()
-            report_lost(run, "memory_plan()")
-            edits_of(run).keep(run)
 
 def plan_memory(
     learner: TrainerBase,

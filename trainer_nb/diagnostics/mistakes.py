@@ -183,10 +183,8 @@ def samples_are_all_drawn_once(seen: Evidence) -> str | Finding | None:
         weights = len(sampler.weights) if isinstance(sampler, WeightedRandomSampler) else n
         what = f"{len(set(drawn)):,} of {n:,} samples are drawn in an epoch of {len(drawn):,}"
         if weights == n: return Finding("error", what, "the others are never trained", "look at the sampler")
-        return Finding(
-            "error", what, f"the sampler has {weights} weights, one for each of the first samples",
-            "give the sampler a weight for each sample: weights_of_classes[labels]",
-        )
+        meaning = f"the sampler has {weights} weights, one for each of the first samples"
+        return Finding("error", what, meaning, "give the sampler a weight for each sample: weights_of_classes[labels]")
     if (repeated := describe_repeated(source, 0)) is not None: return repeated
     # an order by length is the same each time
     is_random = any(hasattr(sampler, name) for name in ("set_epoch", "generator", "seed", "epoch"))

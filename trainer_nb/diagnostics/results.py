@@ -108,7 +108,6 @@ def _sample_results(
         found.append(Result(start + i, *_outcome(learner, of(predicted, i), of(labels, i), classified, names), text, sample))
     return found
 
-# %% ../../nbs/08_diagnostics/06_results.ipynb #f19c0007
 def _shown(value: Any) -> str:
     "Return a target or a prediction as a short text."
     if not isinstance(value, torch.Tensor): return format_value(value)
@@ -252,7 +251,6 @@ def learner_inputs(learner: TrainerBase, sample: Mapping[str, Any]) -> set[str]:
     arguments = learner.model_facts.arguments
     return {name for name in sample if name in arguments} or set(sample)
 
-# %% ../../nbs/08_diagnostics/06_results.ipynb #f19c0011
 class Prediction(NamedTuple):
     "Hold the prediction for one sample."
     predicted: Any                          # a class, a number, a text or a tensor

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fnmatch
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from ..core.callbacks import TrainerCallback, TrainerControl, TrainerState
 from ..core.errors import suggest_names
 from ..core.history import History
 from ..device.strategy import module_class, require_gradients
-from .layers import group_names, named_layers, own_parameters
+from .layers import group_names, measure_outputs, named_layers, own_parameters
 from .tensor_stats import BINS, Begun, begin_output, begin_stats, compute_histograms
 from .tensor_stats import compute_moments, compute_norms, compute_outputs, rebin_shares
 from ..display.charts import Chart, PanelDisplay
@@ -86,34 +87,19 @@ class LayerSampler:
         self,
         layers: Mapping[str, torch.nn.Module],  # by name
         names: Sequence[str],  # as in WATCH_COLUMNS
+        active: Callable[[], bool],  # whether the model is training now
     ):
         self.layers = layers
         self.names = names
         self.params = [(i, p) for i, own in enumerate(own_parameters(layers).values()) for _, p in own]
-        self.hooks = []
-        self.outputs = {}
         self.found = {}
         self.before = None
-
-    def add_hooks(
-        self,
-        active: Callable[[], bool],  # whether the model is training now
-    ):
-        "Register hooks that measure the outputs of the layers."
-        def hook_of(layer: str):
-            def hook(module: torch.nn.Module, inputs: tuple, out: object):
-                if not active(): return
-                with torch.no_grad():
-                    begun = begin_output(module, out, "histogram" in self.names)
-                if begun is not None: self.outputs[layer] = begun
-            return hook
-        if "output" in self.names or "histogram" in self.names:
-            self.hooks = [m.register_forward_hook(hook_of(name)) for name, m in self.layers.items()]
-
-    def remove_hooks(self):
-        "Remove the hooks."
-        for h in self.hooks: h.remove()
-        self.hooks = []
+        def measure(module: torch.nn.Module, out: object) -> Begun | None:
+            return begin_output(module, out, "histogram" in names) if active() else None
+        # the hooks of the layers
+        self.hooks = ExitStack()
+        measured = layers if "output" in names or "histogram" in names else {}
+        self.outputs: dict[str, Begun] = self.hooks.enter_context(measure_outputs(measured, measure))
 
     def before_update(self):
         "Measure the weights and the complete gradients."
@@ -147,7 +133,6 @@ class LayerSampler:
         of[[i for i, _ in rows], list(range(len(rows)))] = 1
         self.found[quantity] = layer_moments([r for _, r in rows], of.to(rows[0][1].mean.device, non_blocking=True))
 
-# %% ../../nbs/08_diagnostics/05_watch.ipynb #d6cd3146
 def watch_values(sampled: LayerSampler) -> tuple[list[str], torch.Tensor | None]:
     """Return the names of the columns, and the numbers, shape (layers, columns), on the device: nan for missing values,
     None without columns."""
@@ -184,8 +169,7 @@ class Watch(TrainerCallback):
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise ValueError(f"every must be a positive integer, got {every!r}.")
         what = (what,) if isinstance(what, str) else tuple(what)
-        if not what:
-            raise ValueError("what=() would watch nothing; leave what out, or call learn.unwatch().")
+        if not what: raise ValueError("what=() would watch nothing; leave what out, or call learn.unwatch().")
         self.every = every
         require_quantities(what)
         self.quantities = what
@@ -197,16 +181,15 @@ class Watch(TrainerCallback):
     ):
         self.forget()
         if state.global_step % self.every: return
-        self.sampled = LayerSampler(self.layers, self.quantities)
         run = learner.run_state
-        self.sampled.add_hooks(lambda: run.verb.phase in ("step", "debug"))
+        self.sampled = LayerSampler(self.layers, self.quantities, lambda: run.verb.phase in ("step", "debug"))
 
     def on_substep_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
-        if self.sampled is not None: self.sampled.remove_hooks()
+        if self.sampled is not None: self.sampled.hooks.close()
 
     def on_pre_optimizer_step(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
         if self.sampled is None: return
-        self.sampled.remove_hooks()
+        self.sampled.hooks.close()
         with torch.no_grad(): self.sampled.before_update()
 
     def on_optimizer_step(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
@@ -234,16 +217,13 @@ class Watch(TrainerCallback):
 
     def forget(self):
         "Discard the measurements of a step that has begun."
-        if self.sampled is not None: self.sampled.remove_hooks()
+        if self.sampled is not None: self.sampled.hooks.close()
         self.sampled = None
 
     def __repr__(self):
-        return (
-            f"Watching {len(self.layers)} layers every {self.every} steps:"
-            f" {', '.join(self.quantities)}. learn.watched shows it, learn.unwatch() ends it."
-        )
+        what = f"{len(self.layers)} layers every {self.every} steps: {', '.join(self.quantities)}"
+        return f"Watching {what}. learn.watched shows it, learn.unwatch() ends it."
 
-# %% ../../nbs/08_diagnostics/05_watch.ipynb #e9f4371b
 def watch(
     learner: TrainerBase,
     every: int = 10,  # steps
@@ -317,7 +297,6 @@ DEFAULT_PANELS = ("gradient norm", "update/weight", "output spread", "dead")
 # columns that are shares, and their titles
 SHARE_TITLES = {"dead": "dead units", "saturated": "saturated outputs"}
 
-# %% ../../nbs/08_diagnostics/05_watch.ipynb #769b51f5
 class WatchReport(PanelDisplay):
     "Show the measurements of layers per step; later training does not change them."
     def __init__(self, history: History):
@@ -369,7 +348,6 @@ class WatchReport(PanelDisplay):
                     rows.setdefault((step, layer), {"step": step, "layer": layer})[column] = float(numbers[s, i])
         return to_frame(list(rows.values()))
 
-# %% ../../nbs/08_diagnostics/05_watch.ipynb #8f667fc5
 def heatmap_panel(watched: WatchReport, column: str) -> Panel | None:
     "Return a panel with one number of all layers per step; None if no layer has it."
     steps, layers, numbers = watched.values(column)

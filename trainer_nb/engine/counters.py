@@ -39,11 +39,12 @@ def store_flops(run: RunState) -> None:
     if run.device is not None and not run.device.world.is_single_process:
         # the losses of one process alone may have terms: whether any has some is part of this message
         own = torch.tensor([flops, len(run.counters.terms)], dtype=torch.float64).to(run.device.device)
-        flops, num_terms = run.device.world.all_reduce_sum(own).tolist()
+        guard, world = run.parts.guard, run.device.world
+        flops, num_terms = (world.all_reduce_sum(own) if guard is None else guard.sum_processes(run, own)).tolist()
         if num_terms:
             # so that a snapshot of one process stands for all
             terms = {name: (float(total), steps) for name, (total, steps) in run.counters.terms.items()}
-            parts = run.device.world.all_gather_object(terms)
+            parts = world.all_gather_object(terms)
             run.counters.terms = {
                 name: tuple(sum(p.get(name, (0.0, 0))[i] for p in parts) / len(parts) for i in (0, 1))  # type: ignore[misc]
                 for name in {name: None for part in parts for name in part}

@@ -335,10 +335,10 @@ def commit_step(step: Step) -> StepResult:
         rollback_step(step)
         raise
     try:
+        if run.parts.guard is not None: run.parts.guard.before_update(run)
         skipped = not step.is_whole and optimizer_step(run)
         if not skipped and not step.is_whole: update_average(run)
-        if step.norm is None and run.device.engine is not None:
-            step.norm = run.device.engine.grad_norm()
+        if step.norm is None and run.device.engine is not None: step.norm = run.device.engine.grad_norm()
         rate = run.optimizer.param_groups[0]["lr"]
         # the schedule changes a tensor in place
         rate = rate.clone() if isinstance(rate, torch.Tensor) else rate
@@ -367,15 +367,13 @@ def commit_step(step: Step) -> StepResult:
     add_tokens(run, step.tokens)
     run.counters.flops += step.flops
     result = StepResult(rate, complete_step(run), step.loss, step.norm)
-    if step.committed is not None:
-        step.committed(step.learner, result)
+    if step.committed is not None: step.committed(step.learner, result)
     if deferred_error is not None: raise deferred_error
     return result
 
 # %% ../../nbs/06_engine/20_step.ipynb #96a02c9f
 def optimizer_step(run: RunState) -> bool:
-    """Update the weights; return True if the scaler is known to have skipped the update after an overflow (a fused
-    optimizer does not report it)."""
+    "Update the weights; return True if the scaler is known to have skipped it after an overflow (not of a fused one)."
     scaler = run.device.scaler
     if run.device.engine is not None: return run.device.engine.step()
     if scaler is None:
@@ -393,8 +391,7 @@ def complete_step(run: RunState) -> int:
     window = run.current.window or []
     if run.made.parameter_watch.orphans:
         run.made.parameter_watch.count_unused_step(run.optimizer)
-    for p in run.params:
-        p.grad = None
+    for p in run.params: p.grad = None
     samples = sum(f.samples for f in window)
     last = window[-1]
     run.cursor = last.after
