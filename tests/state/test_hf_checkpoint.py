@@ -377,7 +377,7 @@ def test_weights_only(tmp_path):
     assert {p.name for p in folder.iterdir()} == {"model.safetensors", "training_args.json", "trainer_state.json", "history.jsonl", MANIFEST_NAME} - ({"history.jsonl"} if learn.history.log else set())
     with pytest.raises(ValueError, match="written with save_only_model=True"): ours(tmp_path / "a", net(), points(50)).load_checkpoint(folder)
     theirs(tmp_path / "theirs", net(), points(50), save_only_model=True, max_steps=3)
-    with pytest.raises(ValueError, match="has no optimizer.pt, so it has no state to continue from"):
+    with pytest.raises(ValueError, match="has no optimizer.pt, so no state to continue from"):
         ours(tmp_path / "a", net(), points(50)).load_checkpoint(tmp_path / "theirs" / "checkpoint-3")
 
 
@@ -507,7 +507,7 @@ def reshaped(value): value["state"][0]["exp_avg"] = torch.zeros(3, 3)
 
 
 REFUSED = {
-    "no optimizer": (gone("optimizer.pt"), {}, "has no optimizer.pt, so it has no state to continue from"),
+    "no optimizer": (gone("optimizer.pt"), {}, "has no optimizer.pt, so no state to continue from"),
     "no schedule": (gone("scheduler.pt"), {}, "has no scheduler.pt"),
     "no weights": (gone("model.safetensors"), {}, "holds no weights"),
     "weights cut short": (cut("model.safetensors"), {}, "cannot be read .*cut short"),
