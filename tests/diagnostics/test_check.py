@@ -196,6 +196,12 @@ class Growing(Center):
     zero = False
 
 
+class Shorter(Learner):
+    def get_train_dataloader(self):
+        self.train_dataset = torch.utils.data.Subset(self.train_dataset, range(200))
+        return super().get_train_dataloader()
+
+
 class Lossy(Learner):
     lost = 2   # step
     def _prepare_inputs(self, inputs):
@@ -360,6 +366,11 @@ FAULTS = {
     "dropout that ends with training": [
         ({"model": net(lambda n, x: whole(n, F.dropout(x, 0.2, True)))}, {"model": net(lambda n, x: whole(n, F.dropout(x, 0.2, n.training)))}),
         ({"model": net(noise)}, {"model": net(lambda n, x: whole(n, x + 0.1 * torch.randn_like(x)))}),
+    ],
+    "dropout that leaves something": [({"model": lambda: mlp(nn.Dropout(0.99))}, {"model": lambda: mlp(nn.Dropout(0.5))})],
+    "a loss that right outputs lower": [
+        ({"loss_func": lambda out, y: -F.cross_entropy(out, y)}, {"loss_func": F.multi_margin_loss}),
+        ({"loss_func": F.nll_loss, "model": lambda: mlp(nn.Softmax(1))}, {"loss_func": F.nll_loss, "model": lambda: mlp(nn.LogSoftmax(1))}),
     ],
     "layers that are made one by one": [({"model": lambda: stacked([block()] * 3)}, {"model": lambda: stacked([block() for _ in range(3)])})],
     "padding indexes of padding": [
@@ -540,7 +551,8 @@ def drawn(i, g=torch.Generator().manual_seed(3)): return torch.randn(8, generato
     {"data": pairs(X[:300] * 64 + 128, Y[:300]), "eval_dataset": pairs(X[300:] * 64 + 128, Y[300:]), "model": lambda: nn.Sequential(nn.BatchNorm1d(8), mlp())},
     {"data": pairs(torch.randint(2, (300, 8)).float(), Y[:300]), "eval_dataset": pairs(torch.randint(2, (100, 8)).float(), Y[:100])},
     {"cls": Adversaries, "model": lambda: nn.ModuleDict({"one": mlp(), "other": mlp()})},
-], ids=["stream", "DataLoader", "accumulation", "adafactor", "bf16", "random outputs", "norm first", "few different inputs", "two optimizers"])
+    {"cls": Shorter},
+], ids=["stream", "DataLoader", "accumulation", "adafactor", "bf16", "random outputs", "norm first", "few different inputs", "two optimizers", "replaced data"])
 def test_a_healthy_run(given):
     found = learner(**given).check()
     assert not found, found

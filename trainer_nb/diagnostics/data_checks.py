@@ -347,7 +347,7 @@ def evaluation_without_augmentation(seen: Evidence) -> str | None:
        "the Learner divides the samples among the processes itself; each gets a part of a part, and most are not"
        " trained", "give the data set, or a DataLoader with shuffle=True")
 def samples_divided_once(seen: Evidence) -> str | None:
-    with unchanged_data(seen.learner): loader = seen.learner.get_train_dataloader()
+    loader = getattr(seen.learner.run_state.loader.source, "loader", None)
     if not isinstance(getattr(loader, "sampler", None), DistributedSampler): return None
     return "the training data have a DistributedSampler"
 

@@ -112,13 +112,18 @@ def without_workers(loader: Iterable) -> Iterable:
 
 @contextmanager
 def unchanged_data(learner: TrainerBase) -> Iterator[None]:
-    "Restore what reading samples changes: a data set may count, or draw from its own generator."
-    with preserve_generators(), manual_changes_recorded(learner.run_state):
+    "Restore what reading samples changes: a data set may count, or draw; get_train_dataloader may replace train_dataset."
+    run, data = learner.run_state, learner.train_dataset
+    kept = run.loader, run.current.window, run.bookmark
+    with preserve_generators(), manual_changes_recorded(run):
         before = capture_user_state(learner.run_state, find=code_holders)
         try:
             yield
         finally:
             restore_user_state(learner.run_state, before, find=code_holders)
+            if learner.train_dataset is not data:
+                learner._train_dataset = data
+                run.loader, run.current.window, run.bookmark = kept
 
 def get_first_batch(
     learner: TrainerBase,

@@ -72,6 +72,13 @@ def layers_made_one_by_one(seen: Evidence) -> str | None:
         return f"{len(kept)} places of {name or 'the model'} hold the same {type(kept[0]).__name__}"
     return None
 
+@check("dropout that leaves something", "hardly anything of its input is left: p is the share that is dropped, not kept")
+def dropout_leaves_something(seen: Evidence) -> tuple[str, str] | None:
+    layers = {name: m for name, m in seen.learner.model.named_modules() if isinstance(m, nn.modules.dropout._DropoutNd)}
+    name = next((name for name, m in layers.items() if m.p > 0.9), None)
+    if name is None: return None
+    return f"{name} drops {layers[name].p:.0%} of its input", f"learn.model.get_submodule({name!r}).p = {1 - layers[name].p:.2g}"
+
 @check("padding indexes of padding", "its vector is not trained and stays what it was, usually 0",
        "leave padding_idx out, or give the padding an index of its own")
 def padding_indexes_of_padding(seen: Evidence) -> str | None:
@@ -126,6 +133,34 @@ def class_weights_help_rare_classes(seen: Evidence) -> str | None:
         f"class {most} has {counts[most]:,} labels and the weight {format_value(float(weight[most]))}, class {least}"
         f" {counts[least]:,} and {format_value(float(weight[least]))}"
     )
+
+@check("a loss that right outputs lower", "each update makes the outputs worse: the sign, or the kind of outputs that it expects",
+       "cross_entropy takes scores, nll_loss their log_softmax; both are without a minus in front", severity="error")
+def right_outputs_lower_the_loss(seen: Evidence) -> str | None:
+    compute, (predicted, labels) = seen.learner.loss_func, seen.logits
+    if not callable(compute): raise Unavailable("there is no loss_func that gets outputs and labels")
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < predicted.shape[1]:
+        raise Unavailable("labels are outside of the outputs")
+    def loss_of(rows: torch.Tensor, labels: torch.Tensor) -> float:
+        try:
+            return float(compute(rows, labels))
+        except Exception as error:
+            raise Unavailable(f"the loss function needs more than outputs and labels: {error}") from None
+    losses = []
+    for row, label in zip(predicted[:8], labels):
+        # the same outputs in another order, with the highest or the lowest one where the label is
+        order, k = row.argsort(), int(label)
+        if row[order[0]] == row[order[-1]]: continue
+        for best in (order[-1], order[0]):
+            moved = row.clone()
+            moved[k], moved[best] = row[best], row[k]
+            losses.append(loss_of(moved[None], label[None]))
+    right, wrong = losses[::2], losses[1::2]
+    if right and all(one > other for one, other in zip(right, wrong)):
+        return f"the loss of a right output is {format_value(right[0])}, and that of a wrong one {format_value(wrong[0])}"
+    loss = loss_of(predicted, labels)
+    if loss >= 0 or not right or not all(one < other for one, other in zip(right, wrong)): return None
+    return f"the loss of class labels is {format_value(loss)}, and never negative where it is that of their probabilities"
 
 @check("a decay that leaves the weights", "weights are held near 0, whatever the gradients are", "weight_decay=0.01")
 def decay_leaves_weights(seen: Evidence) -> str | None:
