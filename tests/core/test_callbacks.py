@@ -232,10 +232,14 @@ def test_levels_are_the_trainers(monkeypatch, loggers, tmp_path):
             assert args.get_process_log_level() == want
 
 
-def test_a_level_is_given_to_the_loggers(loggers):
+def test_a_level_is_given_to_the_loggers(caplog, loggers, tmp_path):
     make(log_level="passive")
     assert loggers.level == logging.NOTSET
-    learn = make(log_level="info")
+    learn = make(log_level="info", max_steps=4, output_dir=str(tmp_path), save_strategy="steps", save_steps=2)
+    learn.train()
+    said = [r.getMessage() for r in caplog.records if r.name == "trainer_nb"]
+    assert said[0].startswith("***** Running training ***** from step 0 of 4 (1 epochs): 4 samples") and said[-1] == "Training completed at step 4 of 4."
+    assert sum("A checkpoint of step" in o for o in said) == 2 and sum("Evaluated at step" in o for o in said) == 2
     assert loggers.level == logging.INFO and transformers.logging.get_verbosity() == logging.INFO
     learn.set(log_level="error")
     assert loggers.level == logging.ERROR

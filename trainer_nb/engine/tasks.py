@@ -5,6 +5,7 @@
 # %% ../../nbs/06_engine/21_tasks.ipynb #839ea330
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections import deque
@@ -14,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ..core.callbacks import TrainerCallback, fire_event
+from ..core.callbacks import LOGGER, TrainerCallback, fire_event
 from ..core.errors import short_repr
 from ..core.seeding import preserve_generators
 from ..data.collate import map_tensors
@@ -55,9 +56,28 @@ def eval_mode(model: torch.nn.Module) -> Iterator[None]:
             m.training = False
         yield
 
+def log_milestone(run: RunState, event: str, metrics: dict[str, float] | None = None, **values: Any) -> None:
+    "Log the beginning and the end of a run, an evaluation or a checkpoint at level INFO."
+    if event not in ("on_train_begin", "on_train_end", "on_evaluate", "on_save") or not LOGGER.isEnabledFor(logging.INFO): return
+    step = f"step {run.state.global_step} of {run.state.max_steps}"
+    if event == "on_train_begin":
+        args, trained = run.args, sum(p.numel() for p in run.model.parameters() if p.requires_grad)
+        LOGGER.info(
+            f"***** Running training ***** from {step} ({run.state.num_train_epochs} epochs): {args.per_device_train_batch_size} samples"
+            f" in a micro-batch, {args.gradient_accumulation_steps} micro-batches in a step, {args.world_size} processes;"
+            f" {trained:,} trainable parameters."
+        )
+    elif event == "on_evaluate":
+        LOGGER.info(f"Evaluated at {step}: {metrics}")
+    elif event == "on_save":
+        LOGGER.info(f"A checkpoint of {step} is in {run.args.save_dir}.")
+    else:
+        LOGGER.info(f"Training completed at {step}.")
+
 def do_event(learner: TrainerBase, task: Task) -> None:
     "Dispatch an event to the callbacks."
     if task.pending_callbacks is None:
+        log_milestone(learner.run_state, task.name, **task.data)
         task.pending_callbacks = list(learner.run_state.callbacks.listeners(task.name))
     try:
         with eval_mode(learner.model) if task.name in ("on_evaluate", "on_predict") else nullcontext():
