@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import swa_utils
+from torch.utils.data import DataLoader
 from trainer_nb import Learner, TrainerCallback, differences
 from trainer_nb.args.training_args import TrainingArguments
 from trainer_nb.args.fields import METRIC_SCHEDULES, OPTIMIZER_NAMES, SCHEDULE_NAMES, TARGETED_OPTIMIZERS
@@ -264,18 +265,20 @@ def test_the_best_model_of_a_run_with_an_average_is_its_average(tmp_path, name, 
 
 @pytest.mark.parametrize("average", ["ema", "swa"])
 def test_the_model_has_the_average_at_the_end_and_the_run_can_go_on(average):
-    "As torch's AveragedModel; a longer run is exact, with the weights that were trained, and a new one begins with the average."
-    from going_back import learner
+    "As torch's AveragedModel and update_bn; a longer run is exact, with the weights that were trained, and a new one begins with the average."
+    from going_back import Data, learner
     given = dict(average=average, average_args={"ema": {"decay": 0.8}, "swa": {"start": 0.5}}[average])
     function = swa_utils.get_ema_multi_avg_fn(0.8) if average == "ema" else swa_utils.get_swa_multi_avg_fn()
     plain, learn = learner(), learner(**given)
     wanted = swa_utils.AveragedModel(plain.model, multi_avg_fn=function, use_buffers=average == "ema")
     for rec in plain.steps():
         if average == "ema" or rec.step > 6: wanted.update_parameters(plain.model)
+    if average == "swa": swa_utils.update_bn(DataLoader(Data(), 20), wanted.module.eval())
     learn.train()
     end = copy.deepcopy(learn.model.state_dict())
     for key, t in wanted.module.state_dict().items():
-        if "num_batches" not in key and (average == "ema" or "running" not in key): assert torch.equal(end[key], t), key
+        if average == "swa" and "running" in key: torch.testing.assert_close(end[key], t, rtol=1e-5 if "mean" in key else 0.2, atol=1e-6 if "mean" in key else 0.1)
+        elif "num_batches" not in key: assert torch.equal(end[key], t), key
     for run in (plain, learn): run.fit(1, 1e-2)
     straight = learn.snapshot()
     learn.rewind(2)
@@ -289,7 +292,7 @@ def test_the_model_has_the_average_at_the_end_and_the_run_can_go_on(average):
     again.train()
     assert all(torch.equal(t, begun[0][k]) for k, t in end.items())
     again = learner(**given)
-    again.model.norm.num_batches_tracked = None   # of an old checkpoint
+    again.model.norm.num_batches_tracked = None   # of an old checkpoint; torch's update_bn fails
     again.train()
 
 

@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..core.callbacks import fire_event
 from ..core.errors import free_after_failure, suggest_names, warn
@@ -174,10 +175,39 @@ class EvalBatches:
         return self.feed.at_end(self.cursor)
 
 # %% ../../nbs/06_engine/27_evaluate.ipynb #9fb06ea0
+class _NormPass(torch.nn.Module):
+    "Run a learner's model on a batch; the only modules in it are BatchNorm layers, whose statistics are computed."
+    def __init__(self, learner: TrainerBase, norms: Sequence[torch.nn.Module]):
+        super().__init__()
+        self.norms = torch.nn.ModuleList(norms)
+        self.learner = learner
+
+    def forward(self, batch: Any) -> None:
+        self.learner.prediction_step(unwrap(self.learner.run_state.wrapped_model), batch, True)
+
+def update_batch_norms(learner: TrainerBase) -> None:
+    "Compute the statistics of BatchNorm layers for the average of the weights, in a pass over the training data."
+    run = learner.run_state
+    state = run.optimizer.state
+    norms = [
+        m for m in run_modules(run).modules()
+        if isinstance(m, _BatchNorm) and "average_num_batches_tracked" in state.get(m.weight, ())
+    ]
+    if not norms: return
+    # of a stream, as many batches as the run has used
+    limit = None if run.counters.batches else run.state.max_steps * run.args.gradient_accumulation_steps
+    with evaluation_mode(learner):
+        batches = ([batch] for batch, _ in islice(EvalBatches(learner, run.loader.loader), limit))
+        torch.optim.swa_utils.update_bn(batches, _NormPass(learner, norms))
+        found = [{f"average_{k}": b.clone() for k, b in m._buffers.items() if b is not None} for m in norms]
+    for m, entries in zip(norms, found):
+        state[m.weight].update(entries)
+
 def use_average(learner: TrainerBase, task: Task) -> None:
     "Put the average of the weights into the model, at the end of training."
     run = learner.run_state
     if not is_in_train_mode(run.optimizer): return
+    if run.args.average == "swa": update_batch_norms(learner)
     switch_average(run)
 
 # it evaluates, and so it is not in the module of the other tasks
