@@ -80,6 +80,17 @@ class Items(Dataset):
         return self.get(i)
 
 
+SQUARES = torch.randn(300, 3, 8, 8, generator=G) + torch.tensor([0.0, 1.0, 2.0])[:, None, None]
+def classifier(): return nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
+def pixels(): return nn.Conv2d(3, 2, 1)
+def flipped(has_mask):
+    def get(i):
+        axes = (-1,) if torch.rand(()) < 0.5 else (-2,)
+        return SQUARES[i].flip(axes), MASKS[i].flip(axes) if has_mask else MASKS[i]
+    return Items(get)
+
+
+MASKS = (SQUARES[:, 0] > 1).long()
 def noisy(i): return X[i] + 0.1 * torch.randn(8), Y[i]
 def noisy_numpy(i): return X[i] + torch.from_numpy(0.1 * np.random.randn(8).astype("f")), Y[i]
 class Own(Items):
@@ -279,10 +290,12 @@ FAULTS = {
         ({"eval_dataset": pairs(GAPS[:100] + 1, Y[:100])}, {**REGRESSION, "data": pairs(X[:300], SUMS[:300].where(X[:300, :1] < 1, torch.nan)), "loss_func": known_targets}),
     ],
     "normalized inputs": [({"data": pairs(X[:300] * 64 + 128, Y[:300])}, {"data": pairs(X[:300] * 64 + 128, Y[:300]), "eval_dataset": pairs(X[300:] * 64 + 128, Y[300:]), "model": net(by_itself)})],
-    "evaluation inputs like those of training": [({"eval_dataset": pairs(X[300:] * 64 + 128, Y[300:])}, {}), ({"eval_dataset": {"a": TEST, "b": pairs(X[300:] + 9, Y[300:])}}, {"eval_dataset": {"a": TEST}})],
+    "evaluation inputs like those of training": [({"eval_dataset": pairs(X[300:] * 64 + 128, Y[300:])}, {}), ({"eval_dataset": {"a": TEST, "b": pairs(X[300:] + 9, Y[300:])}}, {"eval_dataset": {"a": TEST}}),
+        ({"data": pairs(SQUARES[:200].flip(1), Y[:200]), "eval_dataset": pairs(SQUARES[200:], Y[200:300]), "model": classifier}, {"data": pairs(SQUARES[:200], Y[:200]), "eval_dataset": pairs(SQUARES[200:], Y[200:300]), "model": classifier})],
     "evaluation labels like those of training": [({**TEN, "eval_dataset": pairs(X[300:], 1 + torch.arange(100) % 10)}, {**TEN, "eval_dataset": pairs(X[300:], torch.arange(100) % 10)}), ({"data": pairs(X[SORTED][:150], Y[SORTED][:150]), "eval_dataset": pairs(X[SORTED][150:], Y[SORTED][150:])}, {})],
     "targets of the shape of the outputs": [({**REGRESSION, "data": pairs(X[:300], SUMS[:300, 0]), "loss_func": squares}, {**REGRESSION, "data": pairs(X[:300], SUMS[:300]), "loss_func": squares})],
     "samples that stay as they are": [({"data": Items(lambda i, kept=X.clone(): (kept[i].add_(0.1), Y[i]))}, {})],
+    "masks that move with their images": [({"data": flipped(False), "eval_dataset": None, "model": pixels}, {"data": flipped(True), "eval_dataset": None, "model": pixels})],
     "columns that vary": [({"data": pairs(X[:300] * torch.eye(8)[2:].sum(0), Y[:300])}, {"data": TRAIN})],
     "outputs that reach the targets": [({**REGRESSION, "data": pairs(X[:300], SUMS[:300]), "model": lambda: nn.Sequential(nn.Linear(8, 1), nn.ReLU())}, {**REGRESSION, "data": pairs(X[:300], SUMS[:300])})],
     "layers that the model has": [({"model": net(lambda n, x: whole(n, n.kept[0](x)), lambda n: setattr(n, "kept", [nn.Linear(8, 8)]))}, {"model": net(lambda n, x: whole(n, n.kept[0]((1 * x).requires_grad_())), lambda n: setattr(n, "kept", nn.ModuleList([nn.Linear(8, 8)])))})],
@@ -320,7 +333,7 @@ FAULTS = {
     ],
     "scores in place of probabilities": [
         ({**BINARY, "model": lambda: nn.Sequential(nn.Linear(8, 1), nn.Sigmoid())}, {**BINARY, "model": lambda: nn.Sequential(nn.Linear(8, 1), nn.Hardsigmoid(), nn.Linear(1, 1).requires_grad_(True))}),
-        ({"model": lambda: mlp(nn.Softmax(1))}, {"model": lambda: mlp(nn.LogSoftmax(1))}),
+        ({"model": lambda: mlp(nn.Softmax(1))}, {"model": lambda: mlp(nn.LogSoftmax(1))}), ({"model": lambda: mlp(nn.ReLU())}, {}),
     ],
     "a first loss as of chance": [({"data": pairs(X[:300] * 1000, Y[:300])}, {})],
     "gradients for all parameters": [({"model": net(without_middle)}, {"model": net(whole)})],
@@ -458,6 +471,13 @@ def untied():
     return model
 
 
+def extended():
+    model = gpt(40)
+    model.resize_token_embeddings(63)
+    model.get_input_embeddings().requires_grad_(False)
+    return model
+
+
 class Own(nn.Module):
     "A language model with or without a causal mask, which needs labels."
     def __init__(self, is_causal):
@@ -502,6 +522,7 @@ LANGUAGE = {
     "tokens that the model has": {"model": lambda: gpt(50)},
     "known tokens": {"data": lambda tokens: texts(tokens, strange)},
     "one begin token": {"data": lambda tokens: [{"input_ids": [setattr(tokens, "bos_token", "<end>") or tokens.bos_token_id]*2 + row["input_ids"]} for row in texts(tokens)]},
+    "frozen embeddings that were trained": {"model": extended},
     "tied weights": {"model": untied},
     "labels that are trained": {"change": unanswered},
     "tokens other than padding": {"data": lambda tokens: long(tokens), "per_device_train_batch_size": 64},

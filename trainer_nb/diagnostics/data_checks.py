@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
 from .evidence import Evidence, EvidenceError, Finding, Samples, Unavailable, check, digest
-from .evidence import names_in_short, sample_parts, without_loader
+from .evidence import map_arrays, names_in_short, sample_parts, without_loader
 from .interpret import class_names, collect_tensors, unchanged_data
 from ..core.seeding import seed_all
 from ..display.tables import format_value
@@ -233,9 +233,18 @@ def normalized_inputs(seen: Evidence) -> str | None:
 @check("evaluation inputs like those of training",
        "the evaluation set is not normalized as the training data are: the model has not seen such numbers",
        "use one transform, with the mean and the deviation of the training data, for both")
-def evaluation_inputs_like_training(seen: Evidence) -> str | None:
+def evaluation_inputs_like_training(seen: Evidence) -> str | tuple[str, str] | None:
     known = seen.training_samples.numbers
     for name, (_, samples) in seen.evaluation_sets.items():
+        colours = [torch.stack(each.colours) for each in (seen.training_samples, samples) if len(each.colours) > 19]
+        if len(colours) == 2:
+            (one, a), (other, b) = ((t.mean(0), t.var(0) / len(t)) for t in colours)
+            # in standard errors, also with the channels the other way round
+            apart, turned = (one - other).abs() / (a + b).sqrt(), (one - other.flip(0)).abs() / (a + b.flip(0)).sqrt()
+            if turned.max() <= 4 and min(apart[0], apart[2]) >= 6:
+                means = [", ".join(map(format_value, t.tolist())) for t in (one, other)]
+                what = f"the channels have the means {means[0]} in training, and {means[1]} in the evaluation set"
+                return what, "read all images with one library: the first channel of OpenCV is blue; or image[..., ::-1]"
         for what in [what for what in samples.numbers if what in known and what != "target" and len(samples.indexes) >= 20]:
             one, other = known[what], samples.numbers[what]
             is_near = abs(other.mean - one.mean) <= 2 * one.spread
@@ -342,6 +351,26 @@ def evaluation_without_augmentation(seen: Evidence) -> str | None:
         again = [digest(sample_parts(seen.learner, data[samples.indexes[place]])[0]) for place in places]
     if again == [samples.inputs[place] for place in places]: return None
     return "a sample of the evaluation set is not the same when it is read again"
+
+@check("masks that move with their images", "an augmentation moves the image and not the classes of its pixels",
+       "flip and turn both: torchvision.transforms.v2 takes an image and its mask", severity="error")
+def masks_move_with_images(seen: Evidence) -> str | None:
+    data = without_loader(seen.learner.train_dataset)
+    def read(i: int) -> list[torch.Tensor]:
+        "Return the first tensors of input and label."
+        parts = [[*collect_tensors(map_arrays(part)).values()] for part in sample_parts(seen.learner, data[i])]
+        return [part[0].clone() for part in parts if part]
+    with unchanged_data(seen.learner):
+        for i in seen.training_samples.indexes[:16]:
+            (image, *rest), (other, *again) = read(i), read(i)
+            mask = rest[0] if rest else image[..., 0]
+            if mask.ndim < 2 or mask.is_floating_point() or image.shape[-2:] != mask.shape[-2:]:
+                raise Unavailable("the labels are no masks of images")
+            is_moved = not torch.equal(image, other) and torch.equal(image.flatten().sort()[0], other.flatten().sort()[0])
+            is_even = any(torch.equal(mask, mask.flip(axes)) for axes in ((-1,), (-2,), (-1, -2)))
+            if not is_moved or is_even or not torch.equal(mask, again[0]): continue
+            return f"the pixels of sample {i} have moved when it is read again, and its mask has not"
+    return None
 
 @check("samples that are divided once",
        "the Learner divides the samples among the processes itself; each gets a part of a part, and most are not"

@@ -98,6 +98,7 @@ class Samples:
         self.not_finite: dict[str, list[int]] = {}      # indexes of samples with NaN or infinity, by the same names
         self.rows: list[torch.Tensor] = []              # inputs that are a row of numbers
         self.lengths: list[int] = []                    # numbers of tokens
+        self.colours: list[torch.Tensor] = []           # means of the three channels of images
         self.seconds = 0.0                              # that reading them took
         self.failed: dict[int, str] = {}                # errors by the indexes of samples that cannot be read
         # whether each input consists of few whole numbers, so that inputs are equal by chance
@@ -129,6 +130,8 @@ class Samples:
                 self.numbers[name] = combine_moments([self.numbers.get(name, Moments()), own])
         rows = [t for t in tensors.values() if t.ndim == 1 and t.is_floating_point() and t.numel() <= 512]
         if len(tensors) == len(rows) == 1 and len(self.rows) < 5000: self.rows.append(rows[0].detach().cpu().double())
+        images = [t.movedim(-1, 0) if t.shape[-1] == 3 else t for t in tensors.values() if t.ndim == 3]
+        if len(images) == 1 and len(images[0]) == 3: self.colours.append(images[0].detach().cpu().double().mean((1, 2)))
         whole = (not t.is_floating_point() or bool((t == t.round()).all()) for t in tensors.values())
         self.is_small &= sum(t.numel() for t in tensors.values()) < 32 and all(whole)
 

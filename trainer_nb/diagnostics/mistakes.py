@@ -141,25 +141,21 @@ def right_outputs_lower_the_loss(seen: Evidence) -> str | None:
     if not callable(compute): raise Unavailable("there is no loss_func that gets outputs and labels")
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < predicted.shape[1]:
         raise Unavailable("labels are outside of the outputs")
-    def loss_of(rows: torch.Tensor, labels: torch.Tensor) -> float:
-        try:
-            return float(compute(rows, labels))
-        except Exception as error:
-            raise Unavailable(f"the loss function needs more than outputs and labels: {error}") from None
-    losses = []
-    for row, label in zip(predicted[:8], labels):
-        # the same outputs in another order, with the highest or the lowest one where the label is
-        order, k = row.argsort(), int(label)
-        if row[order[0]] == row[order[-1]]: continue
-        for best in (order[-1], order[0]):
-            moved = row.clone()
-            moved[k], moved[best] = row[best], row[k]
-            losses.append(loss_of(moved[None], label[None]))
-    right, wrong = losses[::2], losses[1::2]
-    if right and all(one > other for one, other in zip(right, wrong)):
-        return f"the loss of a right output is {format_value(right[0])}, and that of a wrong one {format_value(wrong[0])}"
-    loss = loss_of(predicted, labels)
-    if loss >= 0 or not right or not all(one < other for one, other in zip(right, wrong)): return None
+    def moved(row: torch.Tensor, label: torch.Tensor, place: torch.Tensor) -> float:
+        "Return the loss of the same outputs, of which that of the label and that of a place are exchanged."
+        order = torch.arange(len(row))
+        order[label], order[place] = int(place), int(label)
+        return float(compute(row[None, order], label[None]))
+    rows = [(row, label) for row, label in zip(predicted[:8], labels) if row.max() > row.min()]
+    try:
+        pairs = [(moved(row, label, row.argmax()), moved(row, label, row.argmin())) for row, label in rows]
+        loss = float(compute(predicted, labels))
+    except Exception as error:
+        raise Unavailable(f"the loss function needs more than outputs and labels: {error}") from None
+    if pairs and all(right > wrong for right, wrong in pairs):
+        right, wrong = map(format_value, pairs[0])
+        return f"the loss of a right output is {right}, and that of a wrong one {wrong}"
+    if loss >= 0 or not pairs or not all(right < wrong for right, wrong in pairs): return None
     return f"the loss of class labels is {format_value(loss)}, and never negative where it is that of their probabilities"
 
 @check("a decay that leaves the weights", "weights are held near 0, whatever the gradients are", "weight_decay=0.01")

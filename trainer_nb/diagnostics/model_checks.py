@@ -133,6 +133,18 @@ def one_begin_token(seen: Evidence) -> str | None:
     if 2 * twice < len(ids): return None
     return f"{twice} of {len(ids)} texts of the first batch have two begin tokens in a row"
 
+@check("frozen embeddings that were trained", "new tokens begin with the mean of the others, and nothing trains them",
+       "give LoraConfig trainable_token_indices=[...], or unfreeze the embeddings", severity="error")
+def frozen_embeddings_were_trained(seen: Evidence) -> str | None:
+    ids, mask = token_batch(seen)
+    if not hasattr(seen.learner.model, "get_input_embeddings"): raise Unavailable("the model has no get_input_embeddings()")
+    used = ids[mask].unique()[:1000]
+    rows = seen.learner.model.get_input_embeddings()(used.to(seen.learner.run_state.device.device)).float()
+    if rows.requires_grad or len(rows) < 2: return None
+    alike = (torch.cdist(rows, rows) < 0.01 * rows.norm(dim=1)).sum(1) > 1
+    if alike.sum() < 2: return None
+    return f"{int(alike.sum())} of {len(used)} tokens of the first batch have nearly equal embeddings, such as {used[alike].tolist()[:3]}"
+
 @check("known tokens", "the tokenizer does not fit the texts",
        "use the tokenizer of the model, or train one on these texts")
 def known_tokens(seen: Evidence) -> str | None:
@@ -261,21 +273,19 @@ def outputs_do_not_see_their_target(seen: Evidence) -> str | None:
     return "the output at a token changes with the tokens after it"
 
 @check("scores in place of probabilities",
-       "the loss function applies it itself; of probabilities it has small gradients and a high lowest value")
+       "the loss function applies softmax or sigmoid itself; of other outputs it has small gradients and a high lowest value")
 def scores_in_place_of_probabilities(seen: Evidence) -> tuple[str, str] | None:
     learner = seen.learner
     predicted = seen.outputs.predicted
     if not isinstance(predicted, torch.Tensor) or predicted.ndim < 2 or not predicted.is_floating_point():
         raise Unavailable("the output is no tensor with a row for each sample")
     kind = learner.loss_func
-    binary = kind is F.binary_cross_entropy_with_logits or isinstance(kind, nn.BCEWithLogitsLoss)
-    if not binary and kind is not F.cross_entropy and not isinstance(kind, nn.CrossEntropyLoss):
+    known = F.cross_entropy, F.binary_cross_entropy_with_logits
+    if kind not in known and not isinstance(kind, (nn.CrossEntropyLoss, nn.BCEWithLogitsLoss)):
         raise Unavailable("the loss function is neither cross_entropy nor binary_cross_entropy_with_logits")
-    inside = (predicted >= 0).all() and (predicted <= 1).all() and predicted.numel() >= 8
-    sums = (predicted.float().sum(1) - 1).abs().max() < 1e-3
-    name = "sigmoid" if binary else "softmax"
-    if not inside or not (binary or sums) or last_function(seen) != name: return None
-    return f"the outputs are those of a {name}, between 0 and 1", without_last(seen, name)
+    name = last_function(seen)
+    if name not in ("softmax", "sigmoid", "relu"): return None
+    return f"the outputs are those of a {name}, never negative, and scores have any sign", without_last(seen, name)
 
 # functions that leave numbers as they are, by the names of their nodes in a graph
 _PASSING = frozenset("View Reshape Squeeze Unsqueeze Slice Select Transpose T Permute ToCopy Clone Alias".split())
