@@ -416,7 +416,7 @@ def without_subclass_fields(args: TrainingArguments) -> dict[str, Any]:
 def resolve_args(
     args: TrainingArguments | dict[str, Any] | None,
     settings: TrainingArgumentsKwargs | dict[str, Any] | None = None,  # take precedence over args
-    only: bool = False,  # whether the values of `args` are known to be valid
+    is_checked: bool = False,  # the values of `args` are known to be valid
 ) -> TrainingArguments:  # a new object
     "Return a validated copy of `args` with `settings` applied; raise TypeError for another type or an unknown name."
     changes = translate_legacy(cast(dict, settings or {}))
@@ -432,5 +432,5 @@ def resolve_args(
         setattr(new, name, copy.deepcopy(value))
         # no longer derived from other fields
         vars(new).get("_filled", {}).pop(name, None)
-    new.check(changes if only else None)
+    new.check(changes if is_checked else None)
     return new

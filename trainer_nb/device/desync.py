@@ -344,12 +344,12 @@ COLLECTIVES = """_allgather_base _reduce_scatter_base all_gather_single all_to_a
 def calling_callback() -> tuple[str, str] | None:
     "Return the function of torch that calls a collective, and the callback whose code calls it; None outside of one."
     frame, name = sys._getframe(2), ""
-    while frame is not None and frame.f_globals["__name__"].startswith("torch."):
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("torch."):
         # a function around it writes logs
         name = name if frame.f_code.co_name == "wrapper" else f"{frame.f_code.co_name}()"
         frame = frame.f_back
     # what the package sends for a callback has checks of its own
-    if frame is None or frame.f_globals["__name__"].startswith(__package__.partition(".")[0] + "."): return None
+    if frame is None or frame.f_globals.get("__name__", "").startswith("trainer_nb."): return None
     while frame is not None and frame.f_code is not CallbackHandler.call.__code__:
         frame = frame.f_back
     if frame is None: return None

@@ -41,17 +41,16 @@ def last_losses(
     rows: RowStore,
     before: int,  # index of a row
     step: int,  # the last one that counts
-    most: int = WINDOW,
 ) -> np.ndarray:
     "Return the last finite losses before a row, up to a step, without discarded ones."
-    size = 2 * most
+    size = 2 * WINDOW
     while True:
         start = max(0, before - size)
         with rows.lock:
             names = ("step", "loss", "unknown", "abandoned")
             steps, losses, unknown, gone = (rows.view(name)[start:before] for name in names)
             found = losses[(steps <= step) & (gone == 0) & (unknown & 1 == 0) & np.isfinite(losses)]
-        if len(found) >= most or not start: return found[-most:]
+        if len(found) >= WINDOW or not start: return found[-WINDOW:]
         size *= 4
 
 def median(values: np.ndarray) -> float:
@@ -93,7 +92,8 @@ def updates_move_weights(guard: Guard, run: RunState) -> Broken:
     if guard.update is None: return None
     names, numbers = guard.update
     params = dict(run.model.named_parameters())
-    rows = [(name, params[name], *row) for name, row in zip(names, numbers.T.tolist())]
+    # a cell may have replaced a layer since
+    rows = [(name, params[name], *row) for name, row in zip(names, numbers.T.tolist()) if name in params]
     far = [(moved / size, name) for name, p, moved, size, _ in rows if p.ndim > 1 and moved > FAR * size > 0]
     if far:
         seen = f"an update moves {max(far)[1]} by {format_value(max(far)[0])} times its size"

@@ -460,7 +460,7 @@ def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
             " base)."
         )
     fields_only = {k: v for k, v in changes.items() if k != "lr"}
-    new: Any = resolve_args(learner.args, fields_only, only=True) if fields_only else None
+    new: Any = resolve_args(learner.args, fields_only, is_checked=True) if fields_only else None
     if new is not None: check_parts(new, checked_parts(learner))
     if "label_smoothing_factor" in changes:
         warn_multi_label(learner.run_state.model, new.label_smoothing_factor)

@@ -579,8 +579,7 @@ def _restore_scaler(run: RunState, snapshot: Snapshot):
     saved = snapshot.values["scaler"]
     # a run with DeepSpeed has a scaler of its own
     if run.device is None or run.device.scaler is None or not saved or "cur_scale" in saved: return
-    run.device.reset_scaler()
-    run.device.scaler.load_state_dict(saved)
+    run.device.reset_scaler(saved)
 
 def _capture_modes(run: RunState, tensors, values):
     values["modes"] = {"evaluation": [n for n, m in tensors.walk.each if not m.training], "held": list(run.modes.held)}

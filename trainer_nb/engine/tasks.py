@@ -58,20 +58,20 @@ def eval_mode(model: torch.nn.Module) -> Iterator[None]:
 
 def log_milestone(run: RunState, event: str, metrics: dict[str, float] | None = None, **values: Any) -> None:
     "Log the beginning and the end of a run, an evaluation or a checkpoint at level INFO."
-    if event not in ("on_train_begin", "on_train_end", "on_evaluate", "on_save") or not LOGGER.isEnabledFor(logging.INFO): return
+    if not LOGGER.isEnabledFor(logging.INFO): return
     step = f"step {run.state.global_step} of {run.state.max_steps}"
     if event == "on_train_begin":
         args, trained = run.args, sum(p.numel() for p in run.model.parameters() if p.requires_grad)
         LOGGER.info(
-            f"***** Running training ***** from {step} ({run.state.num_train_epochs} epochs): {args.per_device_train_batch_size} samples"
-            f" in a micro-batch, {args.gradient_accumulation_steps} micro-batches in a step, {args.world_size} processes;"
-            f" {trained:,} trainable parameters."
+            f"***** Running training ***** from {step} ({run.state.num_train_epochs} epochs):"
+            f" {args.per_device_train_batch_size} samples in a micro-batch, {args.gradient_accumulation_steps} micro-batches"
+            f" in a step, {args.world_size} processes; {trained:,} trainable parameters."
         )
     elif event == "on_evaluate":
         LOGGER.info(f"Evaluated at {step}: {metrics}")
     elif event == "on_save":
         LOGGER.info(f"A checkpoint of {step} is in {run.args.save_dir}.")
-    else:
+    elif event == "on_train_end":
         LOGGER.info(f"Training completed at {step}.")
 
 def do_event(learner: TrainerBase, task: Task) -> None:

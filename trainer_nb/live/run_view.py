@@ -32,18 +32,15 @@ from .progress import find_progress_callback
 from .screens import format_speed
 
 # %% ../../nbs/10_live/08_run_view.ipynb #f91c6b26
-def recent_speed(
-    history: History,
-    seconds: float = 5.0,  # the period to average over
-) -> float | None:
-    "Return the recent number of steps per second; None if there are too few steps."
+def recent_speed(history: History) -> float | None:
+    "Return the number of steps per second in the last five seconds; None if there are too few steps."
     with history.rows.lock:
         names = ("seconds", "step", "abandoned")
         times, steps, abandoned = (history.rows.view(name)[-1000:].copy() for name in names)
     times = times[abandoned == 0]
     steps = steps[abandoned == 0]
     if len(times) < 2: return None
-    first = min(int(np.searchsorted(times, times[-1] - seconds)), len(times) - 2)
+    first = min(int(np.searchsorted(times, times[-1] - 5.0)), len(times) - 2)
     elapsed = float(times[-1] - times[first])
     done = int(steps[-1] - steps[first])
     return done / elapsed if elapsed > 0 and done > 0 else None

@@ -266,6 +266,8 @@ class SamplesCallback(TrainerCallback):
     ):
         "Predict and record."
         name, _ = evaluated_set(self, learner, dataset_name)
+        # evaluate(data) has a set of its own
+        if learner.eval_dataset is None: return
         results = show_results(learner, self.samples, name)
         title = {} if name is None else {"dataset": str(name)}
         has_pictures = any(e["kind"] == "samples" and not e["abandoned"] for e in learner.history.events)
