@@ -456,14 +456,14 @@ def test_the_smoothed_curve_is_that_of_pictures(live):
 def test_what_was_left_behind_goes_on_from_where_it_left(live):
     left = blocks(5, first=31, loss=3.0)
     gap = np.full((1, 15), np.nan, "<f4")
-    live.feed(everything(runs=[a_run(left_buffer=1)]), [blocks(50), np.concatenate([left, gap, blocks(3, first=41)])])
+    live.feed(everything(runs=[a_run(left_buffer=1)]), [blocks(50), np.concatenate([left, gap, blocks(3, first=41), gap, blocks(2, first=71)])])
     parts = live.js("view.main().abandonedSegments(0, 5, 0)")
-    assert [[o[0] for o in part] for part in parts] == [[30, 31, 32, 33, 34, 35], [40, 41, 42, 43]] and [o[1] for o in parts[0]] == [pytest.approx(1 + 1 / 30)] + [3] * 5
+    assert [[o[0] for o in part] for part in parts] == [[30, 31, 32, 33, 34, 35], [40, 41, 42, 43], [71, 72]] and [o[1] for o in parts[0]] == [pytest.approx(1 + 1 / 30)] + [3] * 5
     assert "discarded" in live.text(".tnb-legend")
     live.feed({"kind": "news", "changed_runs": [a_run(first=50)]}, [blocks(1, first=51)])   # news without it: it stays
-    assert live.js("view.main().left.length") == 9 * 15
+    assert live.js("view.main().left.length") == 12 * 15
     live.feed({"kind": "news", "changed_runs": [a_run(generation=2, width=2)]}, [blocks(25, 2)])   # nor do coarser blocks end it
-    assert live.js("view.main().left.length") == 9 * 15
+    assert live.js("view.main().left.length") == 12 * 15
     live.feed(everything(), [blocks(50)])
     assert live.js("view.main().left.length") == 0
 
@@ -584,9 +584,7 @@ def test_each_loss_says_which_it_is(live):
     live.js("view.hover({ card: view.charts.get('loss'), x: 100 })")
     live.settle()
     assert re.search(r"this step \d", live.text(".tnb-tooltip"))
-    live.js("view.smooth(1)")
-    live.settle()
-    assert live.js(note, "loss") == ""
+    assert live.js("(view.smooth(1), view.draw(), view.charts.get('loss').valueNote.textContent)") == ""
 
 
 def test_zoom_hidden_and_log_outlive_news(live):
@@ -612,6 +610,9 @@ def test_zoom_hidden_and_log_outlive_news(live):
     live.tab.locator(".tnb-big .tnb-plot").dblclick(position={"x": 200, "y": 60})
     live.settle()
     assert live.js("[view.zoom, view.charts.get('loss').x.high]") == [None, pytest.approx(0.8)]
+    for keys, begin in (([], b"\x89PNG"), (["Shift"], b'"run","name","epochs","value"\n"run r1","loss",0.01,2\n')):
+        with live.tab.expect_download() as file: live.tab.get_by_label("save Loss").click(modifiers=keys)
+        assert Path(file.value.path()).read_bytes().startswith(begin)
 
 
 def test_the_crosshair_says_the_values(live):

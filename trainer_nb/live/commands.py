@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ..core.errors import InvalidOperation, suggest_names
+from ..core.errors import InvalidOperation, join_names, suggest_names
 from ..core.interrupts import RUN_LOCK
 from ..display.tables import format_setting, format_value
 from ..engine.overrides import TrainerBase
@@ -46,7 +46,7 @@ def command_stop(learner: TrainerBase, options: dict) -> str:
 
 def command_evaluate(learner: TrainerBase, options: dict) -> str:
     texts = [f"{k} {format_value(v)}" for k, v in learner.evaluate().items() if is_metric(k, v)]
-    return f"evaluated {describe_position(learner.run_state)}: {', '.join(texts)}"
+    return f"evaluated {describe_position(learner.run_state)}: {join_names(texts)}"
 
 def command_checkpoint(learner: TrainerBase, options: dict) -> str:
     return f"checkpoint written to {format_value(str(learner.save_checkpoint()), 120)}"
@@ -241,10 +241,10 @@ class CommandHandler:
             while not is_done():
                 time.sleep(POLL)
             # a pause may have come after the end of the run
-            self.answer_done(id, with_separators(display_status(run).words))
+            self.answer_done(id, display_status(run).words)
         threading.Thread(target=self.run_in_context, args=(id, answer), name=f"trainer_nb-{verb}", daemon=True).start()
 
     def answer_done(self, id: str, text: str, **more: Any):
-        self.send({"kind": "done", "id": id, "text": text, **more})
+        self.send({"kind": "done", "id": id, "text": with_separators(text), **more})
     def answer_rejected(self, id: str, text: str):
         self.send({"kind": "rejected", "id": id, "text": format_value(text, 500)})

@@ -85,13 +85,14 @@ class Run {
     return curve;
   }
 
-  // The abandoned steps, as segments of [x, y]; each begins on the curve, at the last step before it.
+  // The abandoned steps, as segments of [x, y]; each begins on the curve, at the step before it, unless that was abandoned too.
   abandonedSegments(axis, column, weight, log) {
     const { y } = this.curve(column, weight, log), segments = [], value = i => this.left[i * WIDE + column], step = i => this.left[i * WIDE];
     const count = Math.floor(this.left.length / WIDE);
     for (let first = 0, end; first < count; first = end + 1) {
       for (end = first; end < count && !Number.isNaN(step(end)); end++);
-      const at = end > first ? this.find(0, step(first)) - 1 : -1, known = at >= 0 && Number.isFinite(y[at]), segment = known ? [[this.get(at, axis), y[at]]] : [];
+      const at = end > first ? this.find(0, step(first)) - 1 : -1, near = at >= 0 && step(first) - this.get(at, 0) <= 2 * this.width;
+      const segment = near && Number.isFinite(y[at]) ? [[this.get(at, axis), y[at]]] : [];
       const mean = centeredMean(end - first, i => step(first + i), i => value(first + i), weight, log);
       for (let i = first; i < end; i++) if (Number.isFinite(value(i))) segment.push([this.left[i * WIDE + axis], mean.y[i - first]]);
       if (end > first) segments.push(segment);

@@ -5,21 +5,36 @@ class Chart extends Card {
     super(view, title, cls);
     Object.assign(this, { key, quantity, belongs, chosen: null });   // belongs: of an evaluation's name, whether it is drawn here
     this.toggle = make("button", "tnb-toggle", "log", { type: "button", "aria-pressed": "false", "aria-label": `${title}: logarithmic axis` });
-    this.toggle.addEventListener("click", () => this.setLog(!this.log));
+    this.toggle.addEventListener("click", () => { this.chosen = !this.log; this.invalidate(); });
     if (!quantity) {
       this.metric = title;
-      this.star = make("button", "tnb-star", null, { type: "button", title: "pin this chart above the others", "aria-label": `pin ${title}` });
-      this.star.append(icon("star"));
-      this.star.addEventListener("click", () => view.sections.pin(this));
-      this.head.append(this.star);
+      this.star = this.addTool("star", "pin this chart above the others", `pin ${title}`, () => view.sections.pin(this));
     }
+    this.addTool("checkpoint", "save this picture; with Shift, its values as CSV", `save ${title}`, event => this.save(event.shiftKey));
     if (key === "loss") this.head.append(make("span", "tnb-card-hint", "click a step to act, drag to zoom"));
     this.head.append(this.toggle);
   }
 
-  setLog(log) {
-    this.chosen = log;
-    this.invalidate();
+  addTool(shape, title, label, act) {
+    const button = make("button", "tnb-star", null, { type: "button", title, "aria-label": label });
+    button.append(icon(shape));
+    button.addEventListener("click", act);
+    this.head.append(button);
+    return button;
+  }
+
+  // A file of what is drawn: its picture, or its values before smoothing, which come in single precision.
+  save(csv) {
+    const runs = this.quantity ? this.view.shown() : [], { column } = this.axis, pen = this.canvas.getContext("2d"), rows = [["run", "name", this.view.axis, "value"]];
+    for (const run of runs) for (let i = 0; i < run.rows; i++) rows.push([run.label, this.key, ...[column, this.column + MEAN].map(o => Number(run.get(i, o).toPrecision(7)))]);
+    for (const { name, run, points } of this.evaluations()) for (const point of points) rows.push([run.label, name, ...point]);
+    pen.globalCompositeOperation = "destination-over";   // the canvas has no background
+    pen.fillStyle = this.view.theme.surface;
+    pen.fillRect(0, 0, ...this.size);
+    pen.globalCompositeOperation = "source-over";
+    const values = rows.map(row => row.map(o => typeof o === "string" ? `"${o.replaceAll('"', '""')}"` : o) + "\n").join("");
+    const href = csv ? "data:text/csv;charset=utf-8," + encodeURIComponent(values) : this.canvas.toDataURL();
+    make("a", "", null, { href, download: this.title.replace(/\W+/g, "_") + (csv ? ".csv" : ".png") }).click();
   }
 
   // As the kernel's pictures have it, until the user chooses.

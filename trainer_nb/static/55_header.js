@@ -26,7 +26,7 @@ class Header {
     this.bar.append(this.done);
     this.facts = make("div", "tnb-facts");
     this.fact = {};
-    for (const name of ["step", "epoch", "loss", "speed", "elapsed", "left", "memory"]) this.addFact(name);
+    for (const name of ["step", "epoch", "loss", "rate", "elapsed", "left", "memory"]) this.addFact(name);
     under.append(this.verdict);
     this.failure = make("details", "tnb-failure");
     this.traceback = make("pre", "tnb-traceback", null, { tabindex: "0", role: "region", "aria-label": "traceback of the error" });
@@ -41,7 +41,7 @@ class Header {
     const box = make("div", "tnb-fact"), value = make("div", "tnb-fact-value"), of = make("span", "tnb-of");
     const number = make("span");
     value.append(number, of);
-    box.append(make("div", "tnb-fact-name", { loss: "last loss", left: "time left" }[name] || name), value);
+    box.append(make("div", "tnb-fact-name", { loss: "last loss", rate: "speed", left: "time left" }[name] || name), value);
     this.fact[name] = { box, number, of };
     this.facts.append(box);
   }
@@ -66,11 +66,7 @@ class Header {
     this.progress(status);
     this.set("step", status.step === null || status.step === undefined ? null : whole(status.step), status.total ? " / " + whole(status.total) : "");
     this.set("epoch", status.epoch, status.epochs ? " / " + status.epochs : "");
-    this.set("loss", status.loss);
-    this.set("speed", status.rate);
-    this.set("elapsed", status.elapsed);
-    this.set("left", status.left);
-    this.set("memory", status.memory);
+    for (const name of ["loss", "rate", "elapsed", "left", "memory"]) this.set(name, status[name]);
     show(this.fact.memory.box, status.memory);
   }
 

@@ -60,20 +60,14 @@ class Controls {
     this.name = this.field("", "name of the snapshot", () => this.sendSnapshot(), "text", "tnb-name");
     setAttribute(this.name, "placeholder", "name");
     setAttribute(this.back, "title", "steps");
-    this.box.append(this.group(pause, step, this.joined(this.n, steps), stop), this.group(this.joined(rewind, this.back)),
-      this.group(evaluate, checkpoint, this.joined(snapshot, this.name)));
+    const joined = (...items) => this.group("tnb-joined", ...items), group = (...items) => this.group("tnb-group", ...items);
+    this.box.append(group(pause, step, joined(this.n, steps), stop), group(joined(rewind, this.back)), group(evaluate, checkpoint, joined(snapshot, this.name)));
     this.steps = { name: "Steps", phase: (...o) => steps.phase(...o) };
   }
 
-  group(...items) {
-    const box = make("div", "tnb-group");
-    box.append(...items.map(o => o.node || o));
-    return box;
-  }
-
-  // A button and the field that belongs to it, as one piece.
-  joined(...items) {
-    const box = make("span", "tnb-joined");
+  // Elements side by side; joined, a button and the field that belongs to it are one piece.
+  group(cls, ...items) {
+    const box = make("div", cls);
     box.append(...items.map(o => o.node || o));
     return box;
   }

@@ -172,7 +172,10 @@ class Settings {
     this.more = make("button", "tnb-button tnb-quiet", null, { type: "button", "aria-expanded": "false", "aria-controls": `tnb-${view.id}-settings` });
     this.count = make("span", "", "More settings");
     this.more.append(this.count, icon("more"));
-    this.more.addEventListener("click", () => this.open(this.panel.hidden));
+    this.more.addEventListener("click", () => {
+      show(this.panel, this.panel.hidden);
+      setAttribute(this.more, "aria-expanded", String(!this.panel.hidden));
+    });
     this.bar.append(this.more);
     this.panel = make("div", "tnb-settings", null, { id: `tnb-${view.id}-settings`, role: "group", "aria-label": "settings" });
     this.hint = make("p", "tnb-settings-hint", "Enter applies a value from the next step on; Escape restores the present one.");
@@ -180,26 +183,17 @@ class Settings {
     this.panel.hidden = true;
   }
 
-  open(yes) {
-    show(this.panel, yes);
-    setAttribute(this.more, "aria-expanded", String(yes));
-  }
-
   update(list) {
     const names = new Set(list.map(o => o.name));
     for (const [name, held] of this.held) if (!names.has(name)) { held.stop(); held.box.remove(); this.held.delete(name); }
     for (const given of list) {
-      const held = this.held.get(given.name);
-      if (held) held.update(given);
-      else if (given === list[0] && given.log) this.add(new Rate(this.view, given), box => this.bar.prepend(box));
-      else this.add(Setting.make(this.view, given), box => this.panel.insertBefore(box, this.hint));
+      const held = this.held.get(given.name), first = given === list[0] && given.log;
+      if (held) { held.update(given); continue; }
+      const setting = first ? new Rate(this.view, given) : Setting.make(this.view, given);
+      this.held.set(given.name, setting);
+      if (first) this.bar.prepend(setting.box); else this.panel.insertBefore(setting.box, this.hint);
     }
     show(this.more, this.panel.children.length > 1);
-  }
-
-  add(setting, place) {
-    this.held.set(setting.given.name, setting);
-    place(setting.box);
   }
 
   stop() { for (const setting of this.held.values()) setting.stop(); }
