@@ -576,9 +576,8 @@ def test_each_loss_says_which_it_is(live):
     The kernel says over how many steps, and which axes are logarithmic, until the user does."""
     live.feed(everything(status=status(loss="0.995"), runs=[a_run()], smoothing=10, log=["grad_norm", "accuracy"]), [blocks(200)])
     live.settle()
-    note = "name => view.charts.get(name).valueNote.textContent"
     assert "last loss" in [o.inner_text() for o in live.tab.locator(".tnb-fact-name").all()]
-    assert [live.js(note, o) for o in ("loss", "learning_rate", "grad_norm")] == ["smoothed", "", "smoothed"]
+    assert [live.js("name => view.charts.get(name).valueNote.textContent", o) for o in ("loss", "learning_rate", "grad_norm")] == ["smoothed", "", "smoothed"]
     assert live.js("view.weight") == 0.9 and live.text(".tnb-smooth-words") == "10 steps"
     assert [live.js("name => view.charts.get(name).log", o) for o in ("loss", "grad_norm", "metric accuracy")] == [False, True, True]
     live.js("view.hover({ card: view.charts.get('loss'), x: 100 })")
