@@ -46,7 +46,7 @@ def command_stop(learner: TrainerBase, options: dict) -> str:
 
 def command_evaluate(learner: TrainerBase, options: dict) -> str:
     texts = [f"{k} {format_value(v)}" for k, v in learner.evaluate().items() if is_metric(k, v)]
-    return f"evaluated {describe_position(learner.run_state)}: {join_names(texts)}"
+    return with_separators(f"evaluated {describe_position(learner.run_state)}: {join_names(texts)}")
 
 def command_checkpoint(learner: TrainerBase, options: dict) -> str:
     return f"checkpoint written to {format_value(str(learner.save_checkpoint()), 120)}"
@@ -68,7 +68,7 @@ def command_rewind(learner: TrainerBase, options: dict) -> dict[str, Any]:
         with contextlib.suppress(RuntimeError, MemoryError): learner.snapshot(BEFORE_REWIND)
         learner.rewind(**options)
     action = UNDO_REWIND if BEFORE_REWIND in learner.snapshots else None
-    return {"text": f"rewound; the run is now {describe_position(learner.run_state)}", "action": action}
+    return {"text": with_separators(f"rewound; the run is now {describe_position(learner.run_state)}"), "action": action}
 
 def command_undo(learner: TrainerBase, options: dict) -> str:
     "Undo a rewind exactly, where a button has made it and nothing has gone back since."
@@ -79,7 +79,7 @@ def command_undo(learner: TrainerBase, options: dict) -> str:
             " learn.snapshot(name) before a rewind keeps them."
         )
     learner.restore(BEFORE_REWIND)
-    return f"the rewind is undone; the run is now {describe_position(learner.run_state)}"
+    return with_separators(f"the rewind is undone; the run is now {describe_position(learner.run_state)}")
 
 def command_load_checkpoint(learner: TrainerBase, options: dict) -> str:
     learner.load_checkpoint(options["folder"])
@@ -241,10 +241,10 @@ class CommandHandler:
             while not is_done():
                 time.sleep(POLL)
             # a pause may have come after the end of the run
-            self.answer_done(id, display_status(run).words)
+            self.answer_done(id, with_separators(display_status(run).words))
         threading.Thread(target=self.run_in_context, args=(id, answer), name=f"trainer_nb-{verb}", daemon=True).start()
 
     def answer_done(self, id: str, text: str, **more: Any):
-        self.send({"kind": "done", "id": id, "text": with_separators(text), **more})
+        self.send({"kind": "done", "id": id, "text": text, **more})
     def answer_rejected(self, id: str, text: str):
         self.send({"kind": "rejected", "id": id, "text": format_value(text, 500)})
