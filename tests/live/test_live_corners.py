@@ -271,7 +271,7 @@ def test_what_a_click_on_a_step_does(tmp_path):
     folder = next(o["action"] for o in view.view_model.sent["marks"] if o["kind"] == "checkpoint")[2]
     present = learn.snapshot()
     assert "after step 2" in told("rewind", to=2) and answers[-1]["action"][1] == "undo" and learn.run(steps=1)
-    assert "after step 6" in told("undo") and differences(learn.snapshot(), present) == [] and "are not kept" in told("undo")
+    assert "after step 6" in told("undo") and differences(learn.snapshot(), present) == [] and told("rewind", to=2) and "after step 6" in told("undo") and "are not kept" in told("undo")
     assert "after step 2" in told("rewind", to=2) and "after step 1" in told("rewind", n=1)
     learn.run(steps=1)
     learn.set(lr=0.5)

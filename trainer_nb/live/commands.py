@@ -79,6 +79,8 @@ def command_undo(learner: TrainerBase, options: dict) -> str:
             " learn.snapshot(name) before a rewind keeps them."
         )
     learner.restore(BEFORE_REWIND)
+    # a second one would discard what the run does from here on
+    del learner.snapshots[BEFORE_REWIND]
     return with_separators(f"the rewind is undone; the run is now {describe_position(learner.run_state)}")
 
 def command_load_checkpoint(learner: TrainerBase, options: dict) -> str:

@@ -118,11 +118,8 @@ def view_status(
 # %% ../../nbs/10_live/08_run_view.ipynb #572deb32
 def format_clock(since_1970: float) -> str: return time.strftime("%H:%M:%S", time.localtime(since_1970))
 
-def evaluation_table(
-    history: History,
-    most: int = 50,  # rows to return
-) -> dict[str, Any]:
-    "Return the last evaluations as a table of texts."
+def evaluation_table(history: History) -> dict[str, Any]:
+    "Return the last 50 evaluations as a table of texts, and the number of earlier ones."
     table = history.evaluations().together()
     cells = [{k: v for k, v in row.items() if k != "samples"} for row in map(table._cells, table)]
     # evaluating again at the same step gives the same row
@@ -130,8 +127,8 @@ def evaluation_table(
     columns = list(dict.fromkeys(k for row in rows for k in row))
     return {
         "columns": [format_value(k, MAX_NAME_CHARS) for k in columns],
-        "rows": [[format_value(row.get(k)) for k in columns] for row in rows[-most:]],
-        "earlier": max(len(rows) - most, 0),
+        "rows": [[format_value(row.get(k)) for k in columns] for row in rows[-50:]],
+        "earlier": max(len(rows) - 50, 0),
     }
 
 def event_notices(history: History) -> list[dict]:
