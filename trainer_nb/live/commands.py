@@ -67,8 +67,8 @@ def command_rewind(learner: TrainerBase, options: dict) -> dict[str, Any]:
         # a failed step leaves nothing worth a copy, and memory may be short: the run goes back in any case
         with contextlib.suppress(RuntimeError, MemoryError): learner.snapshot(BEFORE_REWIND)
         learner.rewind(**options)
-    action = UNDO_REWIND if BEFORE_REWIND in learner.snapshots else None
-    return {"text": with_separators(f"rewound; the run is now {describe_position(learner.run_state)}"), "action": action}
+    text = with_separators(f"rewound; the run is now {describe_position(learner.run_state)}")
+    return {"text": text, "action": UNDO_REWIND if BEFORE_REWIND in learner.snapshots else None}
 
 def command_undo(learner: TrainerBase, options: dict) -> str:
     "Undo a rewind exactly, where a button has made it and nothing has gone back since."
