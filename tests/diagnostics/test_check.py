@@ -573,7 +573,8 @@ def drawn(i, g=torch.Generator().manual_seed(3)): return torch.randn(8, generato
     {"data": pairs(torch.randint(2, (300, 8)).float(), Y[:300]), "eval_dataset": pairs(torch.randint(2, (100, 8)).float(), Y[:100])},
     {"cls": Adversaries, "model": lambda: nn.ModuleDict({"one": mlp(), "other": mlp()})},
     {"cls": Shorter},
-], ids=["stream", "DataLoader", "accumulation", "adafactor", "bf16", "random outputs", "norm first", "few different inputs", "two optimizers", "replaced data"])
+    {"model": lambda: nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 2)), "optim": "sgd", "learning_rate": 0.1},
+], ids=["stream", "DataLoader", "accumulation", "adafactor", "bf16", "random outputs", "norm first", "few different inputs", "two optimizers", "replaced data", "bias before a norm"])
 def test_a_healthy_run(given):
     found = learner(**given).check()
     assert not found, found

@@ -124,6 +124,18 @@ def test_undisturbed_runs_note_nothing_by_hand(tmp_path):
     assert [e for e in learn.history.events if e["kind"] == "by hand"] == []
 
 
+def test_a_buffer_whose_place_an_attribute_takes():
+    learn = hard_learner(**LONG)
+    learn.model.register_buffer("seen", torch.ones(2))
+    was = learn.step(2) and learn.snapshot()
+    del learn.model.seen
+    learn.step(1)
+    learn.model.seen = torch.zeros(2)
+    learn.step(1)
+    learn.restore(was)
+    assert differences(was, learn.snapshot()) == [] and "seen" in learn.model._buffers
+
+
 def test_how_far_is_said():
     "What stands in the way, and what to do."
     learn = hard_learner(rewind_every=0, **LONG)

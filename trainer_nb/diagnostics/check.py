@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
+from statistics import median
 from typing import Any
 
 import torch
@@ -164,7 +165,10 @@ def step_changes_what_is_trained(seen: Evidence) -> tuple[str, str] | None:
     step = seen.take_step()
     step.complete_gradients()
     grads = {name: p.grad for name, p in params.items() if p.grad is not None and not p.grad.is_sparse}
-    with_gradient = {name for name, grad in grads.items() if grad.any()}
+    norms = {name: float(grad.norm()) for name, grad in grads.items()}
+    # smaller ones, such as that of a bias in front of a batch norm, consist of rounding errors
+    least = 1e-4 * median(norms.values()) if norms else 0.0
+    with_gradient = {name for name, norm in norms.items() if norm > least}
     commit_step(step)
     changed = {name for name, p in params.items() if not torch.equal(p.detach(), before[name])}
     frozen = [name for name, p in params.items() if name in changed and not p.requires_grad]

@@ -235,6 +235,8 @@ def _restore_buffers(
         modules[path]._modules.pop(key, None)
     for n in owners.keys() - walk.slots.keys():
         path, k = _module_of(n)
+        # user code may have put an attribute in the place of a buffer
+        vars(modules[path]).pop(k, None)
         modules[path].register_buffer(k, None, persistent=n not in snapshot.values["passing"])
     device = run.device.device if run.device is not None else "cpu"
     spread = run.model is not None and is_spread(run.model)

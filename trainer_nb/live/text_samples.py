@@ -257,6 +257,8 @@ class SamplesCallback(TrainerCallback):
         samples: int = 8,    # of each evaluation set
         counted: int = 200,  # of a classifier, predictions that are counted by class; 0: none
     ):
+        if not isinstance(samples, int) or samples < 1:
+            raise ValueError(f"SamplesCallback(samples={short_repr(samples)}) needs a number of samples, at least 1.")
         self.samples = samples
         self.counted = counted
 

@@ -439,8 +439,10 @@ def source_weights(
     config = folder / "config.json"
     kinds = json.loads(config.read_text("utf-8")).get("architectures") if config.is_file() else None
     kind = kinds and getattr(importlib.import_module("transformers"), kinds[0], None)
-    # its files leave out the names of tied weights
-    if kind: return kind.from_pretrained(folder, dtype="auto").state_dict()
+    if kind:
+        # its files leave out the names of tied weights; where they lack others, the model would have random ones
+        model, loading = kind.from_pretrained(folder, dtype="auto", output_loading_info=True)
+        if not any(loading[part] for part in ("missing_keys", "unexpected_keys", "mismatched_keys")): return model.state_dict()
     from safetensors import safe_open
     found = read_weights(folder)
     for file in folder.glob("*.safetensors"):
