@@ -265,7 +265,7 @@ class SettingFields:
     liger_kernel_config: dict[str, bool] | None = arg(None, "which of its kernels to use; None: Liger's default")
     use_cache: bool = arg(False, "use the cache of keys and values in training")
     torch_empty_cache_steps: int | None = arg(None, "steps between two releases of unused device memory; None: never")
-    skip_memory_metrics: bool = arg(True, "False: in the Trainer, the memory used is measured")
+    skip_memory_metrics: bool = arg(True, "False is refused; in the Trainer, it measures the memory used")
     debug: None | str | list[str] = arg("", "'underflow_overflow': stop where an activation or weight is not finite")
     # several processes
     ddp_backend: str | None = arg(None, "backend of torch.distributed, 'nccl' or 'gloo'; None: the one for the device")
@@ -275,7 +275,7 @@ class SettingFields:
     )
     ddp_bucket_cap_mb: int | None = arg(None, "MB of gradients that are averaged at once; None: torch's default")
     ddp_broadcast_buffers: bool | None = arg(None, "copy the buffers of rank 0 to all after every step; None: True")
-    ddp_static_graph: bool | None = arg(None, "every step uses the same parameters, in the same way")
+    ddp_static_graph: bool | None = arg(None, "True is refused; in the Trainer, every step uses the same parameters")
     ddp_timeout: int = arg(1800, "seconds that a process waits for the others")
     fsdp: str | None = arg(None, "True: divide weights, gradients and optimizer state among the processes", bare=True)
     fsdp_config: dict | str | None = arg(None, "how they are divided: a dict, the path of a JSON file, or a plugin")

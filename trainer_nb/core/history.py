@@ -525,7 +525,7 @@ class LogReader:
         "Process complete lines, and the events that have become complete. Raise ValueError for a damaged line."
         with self._named(lambda: self.number + 1):
             for data in lines:
-                # reads the same numbers as json, in a seventh of the time
+                # reads the same numbers as json, but whole ones above 2**64 as floats, in a seventh of the time
                 line = orjson.loads(data)
                 if self.history is not None:
                     self.add(line)

@@ -73,7 +73,7 @@ def command_rewind(learner: TrainerBase, options: dict) -> dict[str, Any]:
 def command_undo(learner: TrainerBase, options: dict) -> str:
     "Undo a rewind exactly, where a button has made it and nothing has gone back since."
     history, kept = learner.history, learner.snapshots.get(BEFORE_REWIND)
-    if kept is None or kept.values["place"].rows != history.abandons[-1]["rows"]:
+    if kept is None or not history.abandons or kept.values["place"].rows != history.abandons[-1]["rows"]:
         raise InvalidOperation(
             "The steps that this rewind has discarded are not kept: no button has made it, or another one followed;"
             " learn.snapshot(name) before a rewind keeps them."
