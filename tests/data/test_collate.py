@@ -170,7 +170,7 @@ def test_columns_that_are_for_the_collator_reach_it(hf, caplog):
         with caplog.at_level(logging.INFO, "trainer_nb"):
             learn = guessing(trainer_nb.DataCollatorForWholeWordMask(hf.tokenizer, mlm_probability=0.5), data)
             learn.step()
-        told, = [r.message for r in caplog.records if r.name == "trainer_nb"]
+        told, = [r.message for r in caplog.records if r.name == "trainer_nb" and "columns" in r.message]
         assert told == "The training set has columns that Guess's forward does not take, and they are left out: text."
 
 

@@ -310,7 +310,7 @@ def test_streams_and_several_sets():
 
 
 def test_what_is_missing_is_said():
-    for look, word in ((top_losses, "needs labels"), (confusion, "missing")):
+    for look, word in ((top_losses, "needs labels"), (confusion, "is for classification")):
         with pytest.raises(ValueError, match="eval_dataset="): look(Learner(Net(), train_dataset=fixed(), use_cpu=True))
         with pytest.raises(ValueError, match=word): look(make(evaluation=[{"x": o["x"]} for o in fixed()]))
     with pytest.raises(ValueError, match="compares samples"): top_losses(Learner(Net(), loss_func=lambda out, y: (out - out.mean(0)).abs().sum(), eval_dataset=fixed(), use_cpu=True))

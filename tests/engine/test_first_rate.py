@@ -86,7 +86,7 @@ def test_refusals_name_what_was_typed():
 def test_the_dashboard():
     learn = hard_learner()
     learn.snapshot()
-    assert "learning_rate = 0.03 from step 1 on" in COMMANDS["set"](learn, {"lr": 0.03})["text"]
+    assert "lr = 0.03 from step 1 on" in COMMANDS["set"](learn, {"lr": 0.03})["text"]
     first = settings_form(learn)[0]
     assert (first["name"], first["value"]) == ("lr", 0.03) and "base of the schedule" in first["help"] and json.dumps(first)
     learn.step()

@@ -190,7 +190,7 @@ def test_apply_is_a_recorded_setting():
     assert any(event["kind"] == "set" and "learning_rate" in str(event) for event in learn.history.events)
     found.apply("steep")
     assert learn.args.learning_rate == found.steep
-    with pytest.raises(ValueError, match="no rate of 'best'; there is one of valley, slide, minimum, steep"): found.apply("best")
+    with pytest.raises(ValueError, match="no rate of 'best', only of valley, slide, minimum, steep"): found.apply("best")
     learn.set(learning_rate=found.suggestion)
     learn.train()
 

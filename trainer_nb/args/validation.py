@@ -375,6 +375,14 @@ def from_trainer_values(values: Mapping[str, Any], known: set[str]) -> dict[str,
     taken = {k: v for k, v in values.items() if (k in known or k in OLDER_NAMES) and v not in (None, [])}
     if not taken.get("fsdp"):
         taken.pop("fsdp_config", None)
+    # the older names mirror the newer ones; an earlier release has only the older ones
+    newer = "activation_checkpointing" in values
+    for name in ("gradient_checkpointing", "gradient_checkpointing_kwargs"):
+        value = taken.pop(name, None)
+        if value is not None and not newer:
+            taken[name.replace("gradient", "activation")] = value
+    if not taken.get("activation_checkpointing"):
+        taken.pop("activation_checkpointing_kwargs", None)
     return taken
 
 # %% ../../nbs/02_args/01_validation.ipynb #5a0c1e0b
