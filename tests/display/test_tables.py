@@ -78,6 +78,9 @@ def test_hostile_cells_and_headings():
     assert len(page) < 6000 and len(plain) < 1500 and len(plain.splitlines()) == 2 and not set("\x00\x1b\u202e") & set(page + plain)
 
 
+def test_a_sentence_is_whole(): assert "y" * 500 in html_table([{"seen": "y" * 500}])
+
+
 def test_thinned():
     assert head_and_tail(range(12)) == list(range(12)) and head_and_tail(range(13)) == [0, 1, 2, 3, 4, None, 8, 9, 10, 11, 12] and head_and_tail([]) == []
     class Long(Table): thin = True

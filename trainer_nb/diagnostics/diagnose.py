@@ -62,7 +62,6 @@ def trace_step(past: Past) -> tuple[Step, Traced | None]:
 def failing_rows(
     past: Past,
     found: Traced,
-    most: int = 100,  # parts that are tried
 ) -> list[int]:
     "Return the rows of a micro-batch that fail alone. Raise Unavailable if that cannot be told."
     given = found.window[found.micro_batch]
@@ -74,7 +73,7 @@ def failing_rows(
         "Take the next step with some samples only, up to its update; return whether it is not finite."
         nonlocal tried
         tried += 1
-        if tried > most: raise Unavailable("too many samples fail to name each")
+        if tried > 100: raise Unavailable("too many samples fail to name each")
         run = past.learner.run_state
         window = run.current.window
         # a batch norm needs two

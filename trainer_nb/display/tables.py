@@ -124,7 +124,7 @@ def html_table(rows: Rows) -> str:
     def content(row: Mapping[str, Any] | None, heading: str) -> str:
         if row is None: return "…"
         value = row.get(heading)
-        return value._repr_html_() if hasattr(value, "_repr_html_") else escape_html(value)
+        return value._repr_html_() if hasattr(value, "_repr_html_") else escape_html(value, 600)
     head = "".join(cell("th", h, escape_html(h)) for h in right)
     lines = ["".join(cell("td", h, content(row, h)) for h in right) for row in rows]
     body = "".join(f"<tr>{line}</tr>" for line in lines)

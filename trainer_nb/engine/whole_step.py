@@ -100,7 +100,7 @@ class WholeStep:
         before = scaler.get_scale()
         scaler.step(self.run.optimizer, **which)
         scaler.update()
-        # with the scale of the next backward pass, a power of two
+        # their own update divides by the scale of then; a power of two changes no digit
         for p, grad in waiting: p.grad = grad * (scaler.get_scale() / before)
         return scaler.get_scale() >= before
 
