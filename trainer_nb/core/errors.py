@@ -87,9 +87,10 @@ def is_misspelling(
     if name == known: return False
     lower = name.lower()
     if lower == known or one_edit(lower, known): return True
+    # upper bounds of the ratio, before a matcher is made and before it compares: names are compared with all settings
+    if 2 * min(len(lower), len(known)) < ratio * (len(lower) + len(known)): return False
     matcher = difflib.SequenceMatcher(None, lower, known)
-    # the first two are upper bounds of the last, and much faster
-    return matcher.real_quick_ratio() >= ratio and matcher.quick_ratio() >= ratio and matcher.ratio() >= ratio
+    return matcher.quick_ratio() >= ratio and matcher.ratio() >= ratio
 
 # %% ../../nbs/01_core/00_errors.ipynb #5b891906
 def of_package(thing: object) -> bool: return str(getattr(thing, "__module__", "")).partition(".")[0] == "trainer_nb"

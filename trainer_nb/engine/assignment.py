@@ -123,6 +123,8 @@ def check_assignment(learner: TrainerBase, name: str, value) -> bool:
             f"{name} is a method of the learner, and learn.{name} = ... would replace it by {value!r}; call it:"
             f" learn.{name}(...)."
         )
+    # it was accepted before
+    if name in vars(learner): return False
     meant = name if name in SETTINGS else find_hints("assigned").get(name)
     parts = [part for c in type(learner).__mro__ if of_package(c) for part in vars(c).items()]
     methods = [known for known, part in parts if callable(part) and known[0] != "_"]
