@@ -2,14 +2,14 @@
 
     python benchmarks/views.py              # without a browser and with one (real JupyterLab, headless Chromium)
     python benchmarks/views.py --quick      # fewer and shorter rounds
-    python benchmarks/views.py --only slow  # or: slow, peers, page
+    python benchmarks/views.py --only slow  # or: runs, peers, page
 
 benchmarks/README.md describes how it is measured. What is measured runs in a real kernel, in rounds in which the contenders alternate.
 A contender that is not installed is named and left out.
 """
 from __future__ import annotations
 
-import argparse, ast, random, statistics, sys, tempfile, threading, time
+import argparse, ast, os, random, statistics, subprocess, sys, tempfile, threading, time
 from pathlib import Path
 
 import harness
@@ -93,6 +93,29 @@ def shown(n):
     return plain(n, tick)
 ''',
 }
+
+LOGS = '''
+import math, random, sys
+from trainer_nb import History
+for k in range(int(sys.argv[2])):
+    history, rate = History(f"run-{k:03d}"), 10 ** -(2 + k % 4 / 2)
+    history.setup = {"settings": {"learning_rate": rate, "seed": k % 5, "per_device_train_batch_size": 2 ** (k % 3 + 3)}}
+    history.open_log(sys.argv[1])
+    for i in range(2000):
+        fall = math.exp(-i / 900 - k / 200)
+        history.append(i + 1, i / 100, rate * (1 - i / 2000), 16, i / 20 + random.random() / 100, 2 * fall + random.random() / 10, random.random())
+        if i % 100 == 99: history.note("evaluate", i + 1, eval_loss=2 * fall, eval_accuracy=1 - fall / 2)
+    history.note("log", 2000, train_runtime=100.0)
+    history.close_log()
+'''
+
+OPEN = '''
+import sys, time
+from trainer_nb import runs
+wall, cpu = time.perf_counter(), time.process_time()
+runs(sys.argv[1]).view.view_model.message(full=True)
+print(time.perf_counter() - wall, time.process_time() - cpu)
+'''
 
 
 class Kernel:
@@ -178,6 +201,21 @@ def peers(rounds, n):
     return figures, left_out
 
 
+def many_runs(rounds, number):
+    "Return the seconds that `runs(folder)` and its first message take in a new process, with an empty index and a full one."
+    figures = {"number": number}
+    with tempfile.TemporaryDirectory() as folder:
+        def run(code, cache, *words):
+            env = os.environ | {"XDG_CACHE_HOME": f"{folder}/{cache}"}
+            return subprocess.run([sys.executable, "-c", code, f"{folder}/logs", *words], env=env, capture_output=True, text=True, check=True).stdout
+        run(LOGS, "none", str(number))
+        every = [[run(OPEN, f"cache{i}").split() for i in range(rounds)] for _ in range(2)]
+        for name, times in zip(("the first time", "with the index"), every):
+            wall, cpu = ([float(o[k]) for o in times] for k in (0, 1))
+            figures[name] = {"s": harness.median_with_interval(wall), "cpu": harness.median_with_interval(cpu)}
+    return figures
+
+
 def on_a_page(rounds, seconds):
     "In real JupyterLab: how soon a view is there, and what it costs with a browser that draws."
     sys.path.insert(0, str(ROOT/"tests"))
@@ -239,6 +277,10 @@ def tables(found: dict) -> dict:
         rows = [[name, harness.with_interval(figure["s"]), f"{figure['first']:.2f}"]
                 for name, figure in figures["times"].items()]
         made["times"] = harness.table(["from running the cell to", "s", "the first view of a page, s"], rows)
+    opened = figures.get("runs")
+    if opened:
+        rows = [[name, harness.with_interval(opened[name]["s"]), harness.with_interval(opened[name]["cpu"], bold=True)] for name in list(opened)[1:]]
+        made["runs"] = harness.table([f"opening {opened['number']} runs of 2,000 steps", "s", "of the processor, s"], rows)
     notes = [f"{harness.INTERVALS} {harness.describe(found)}", *harness.missing_lines(found, {})]
     return made | {"notes": "\n".join(notes)}
 
@@ -247,7 +289,7 @@ def main(argv=None):
     "Measure what was asked for and print the tables."
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", choices=["slow", "peers", "page"])
+    parser.add_argument("--only", choices=["slow", "runs", "peers", "page"])
     parser.add_argument("--rounds", type=int, default=16)
     parser.add_argument("--json", metavar="FILE", help="write the summary to this file")
     opts = parser.parse_args(argv)
@@ -260,6 +302,7 @@ def main(argv=None):
         kernel.run(OURS)
         figures["slow"] = slow(kernel, opts.rounds, seconds)
         kernel.close()
+    if opts.only in (None, "runs"): figures["runs"] = many_runs(max(3, opts.rounds // 2), 50 if opts.quick else 500)
     if opts.only in (None, "peers"): figures["peers"], left_out = peers(opts.rounds, n)
     if opts.only in (None, "page"):
         try: figures |= on_a_page(opts.rounds, seconds)

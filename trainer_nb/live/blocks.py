@@ -107,6 +107,10 @@ class BlockSeries:
             self.abandons = len(history.abandons)
         whole = history.rows.whole()
         if whole == self.seen: return False
+        # of a log that is read at once, the blocks begin as wide as they will be
+        if not self.seen:
+            counted = whole - np.count_nonzero(history.rows.view("abandoned")[:whole])
+            while counted >= self.most * self.width: self.width *= 2
         while self.seen < whole:
             self._add_rows(history.rows, min(whole, self.seen + self.CHUNK))
         return True

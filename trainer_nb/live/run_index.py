@@ -26,10 +26,9 @@ from ..core.log_file import LOG_WRITER, to_plain_data
 from ..core.records import sounds_lower_better
 from ..display.panels import suits_log_axis
 from ..display.tables import format_setting, format_value
-from .blocks import BLOCK_COLUMNS, BlockSeries, MetricPoints, RunCurve
+from .blocks import BLOCK_COLUMNS, BlockSeries, MetricPoints, RunCurve, first_lost_row
 from .curves import run_label, running_mean, smoothing_weight, unique_names
 from .follow import SILENCE_SECONDS
-from .health import assess_health
 from .run_view import DisplayStatus, format_clock, last_status
 
 # %% ../../nbs/10_live/17_run_index.ipynb #177ec839
@@ -113,9 +112,10 @@ def summarize(
         rows = sorted(by_row)
         summary.results[name] = result_values(steps[rows], np.array([by_row[row] for row in rows]))
     summary.results = {name: values for name, values in summary.results.items() if values is not None}
-    status, health = last_status(history), assess_health(history)
-    if health.tone == "bad" and (status is None or status.state != "failed"):
-        status = DisplayStatus("diverged", health.sentence)
+    status, lost = last_status(history), first_lost_row(history)
+    if lost is not None and (status is None or status.state != "failed"):
+        loss, step = history.rows.loss[lost], history.rows.step[lost]
+        status = DisplayStatus("diverged", f"the loss has been {format_value(loss)} since step {step:,}")
     summary.status = None if status is None else [status.state, status.words]
     return summary
 
@@ -218,7 +218,6 @@ class RunIndex:
         LOG_WRITER.wait_or_warn(10)
         found: list[RunSummary] = []
         new: list[tuple[str, str, str, bytes]] = []
-        stored = self.stored_keys() if not self.known else {}
         for log in logs:
             try:
                 stat = os.stat(log)
@@ -228,7 +227,7 @@ class RunIndex:
             key = f"{stat.st_size} {stat.st_mtime_ns}"
             before = self.known.get(log)
             if before is None or before[0] != key:
-                summary = self.load(log) if stored.get(str(log)) == key else None
+                summary = self.load(log, key) if before is None else None
                 if summary is None:
                     summary = self.summary_of_log(log)
                     content = vars(summary) | {"blocks": None}
@@ -259,16 +258,11 @@ class RunIndex:
         if summary.status is None and time.time() - os.stat(log).st_mtime < 3600: self.readers[log] = reader
         return summary
 
-    def stored_keys(self) -> dict[str, str]:
-        with contextlib.suppress(sqlite3.Error):
-            if self.database is not None: return dict(self.database.execute("select path, key from logs"))
-        return {}
-
-    def load(self, log: Path) -> RunSummary | None:
-        "Return a stored summary; None if it cannot be read."
+    def load(self, log: Path, key: str) -> RunSummary | None:
+        "Return a stored summary; None if there is none for this state of the log, or it cannot be read."
         try:
-            query = "select summary, blocks from logs where path = ?"
-            text, data = self.database.execute(query, (str(log),)).fetchone()
+            query = "select summary, blocks from logs where path = ? and key = ?"
+            text, data = self.database.execute(query, (str(log), key)).fetchone()
             summary = RunSummary(**json.loads(text))
             summary.blocks = np.frombuffer(data, np.float32).reshape(-1, BLOCK_COLUMNS)
             return summary

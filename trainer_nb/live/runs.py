@@ -64,6 +64,8 @@ class RunsModel(ViewModel):
         self.seen: Any = None
         # the result by which the runs are compared, and whether lower is better; the settings that differ
         self.chosen = ("loss", True)
+        # of each metric, whether lower is better
+        self.is_lower: dict[str, bool] = {}
         self.differing: list[str] = []
         self.baseline: RunRow | None = None
         # summaries of runs of this process, with what they depend on; labels of those without a log
@@ -126,8 +128,9 @@ class RunsModel(ViewModel):
 
     def arrange(self) -> bool:
         "Make the rows and their curves, the best first; return True if other rows stand there."
+        self.is_lower = {name: is_lower_better(name, self.runs) for name in metric_names(self.runs)}
         name = self.result or default_result(self.runs)
-        lower = is_lower_better(name, self.runs)
+        lower = self.is_lower.get(name, True)
         self.chosen = name, lower
         self.differing = differing_names(self.runs)
         before = [row.id for row in self.rows]
@@ -178,7 +181,7 @@ class RunsModel(ViewModel):
 
     def value(self, row: RunRow, name: str) -> tuple[Any, str]:
         "Return the best value of a metric, or a setting, of a row, and how it is shown in the table and in charts."
-        best = row.best(name, is_lower_better(name, self.runs))
+        best = row.best(name, self.is_lower[name]) if name in self.is_lower else None
         value, shown = (best[0], format_value) if best else (row.setting(name), format_setting)
         return value, "" if value is None else shown(value)
 
