@@ -38,9 +38,6 @@ finally:
 if TYPE_CHECKING:
     # what a run on texts needs is imported at its first use, by __getattr__ below
     from .data.chat import DataCollatorForChat, DataCollatorForPreference, pack_dataset, show_trained_tokens, tokenize_chat
-    from .data.text_collators import (DataCollatorForLanguageModeling, DataCollatorForMultipleChoice, DataCollatorForSeq2Seq,
-                                      DataCollatorForTokenClassification, DataCollatorForWholeWordMask,
-                                      DataCollatorWithFlattening)
     from .live.text_samples import SamplesCallback, TextSamplesCallback, text_samples
 
 # A script written for transformers' Trainer runs after changing the line that imports these.
@@ -116,10 +113,8 @@ def follow(path: str | Path, also=()):
 
 
 __all__ = [
-    "DataCollatorForChat", "DataCollatorForLanguageModeling", "DataCollatorForMultipleChoice",
-    "DataCollatorForPreference", "DataCollatorForSeq2Seq",
-    "DataCollatorForTokenClassification", "DataCollatorForWholeWordMask", "DataCollatorWithFlattening",
-    "DataCollatorWithPadding", "DefaultDataCollator", "DefaultFlowCallback", "EarlyStoppingCallback",
+    "DataCollatorForChat", "DataCollatorForPreference", "DataCollatorWithPadding", "DefaultDataCollator",
+    "DefaultFlowCallback", "EarlyStoppingCallback",
     "EvalPrediction", "ExportableState", "History", "InvalidOperation", "Learner", "Paused", "PredictionOutput", "PrinterCallback",
     "ProgressCallback", "Record", "Records", "ReportCallback", "Seq2SeqTrainer",
     "SamplesCallback", "Seq2SeqTrainingArguments", "Snapshot", "TextSamplesCallback", "TrainOutput", "Trainer", "TrainerCallback",
@@ -133,9 +128,7 @@ __all__ = [
 _OWN_NAMES = {
     **dict.fromkeys(("DataCollatorForChat", "DataCollatorForPreference", "pack_dataset", "show_trained_tokens", "tokenize_chat"),
                     "trainer_nb.data.chat"),
-    **dict.fromkeys(("DataCollatorForLanguageModeling", "DataCollatorForMultipleChoice", "DataCollatorForSeq2Seq",
-                     "DataCollatorForTokenClassification", "DataCollatorForWholeWordMask", "DataCollatorWithFlattening"),
-                    "trainer_nb.data.text_collators"),
+    **dict.fromkeys(("DataCollatorForLanguageModeling", "DataCollatorForWholeWordMask"), "trainer_nb.data.text_collators"),
     **dict.fromkeys(("SamplesCallback", "TextSamplesCallback", "text_samples"), "trainer_nb.live.text_samples"),
     **dict.fromkeys(("HubStrategy", "IntervalStrategy", "OptimizerNames", "SaveStrategy", "SchedulerType"), "trainer_nb.args.fields"),
     "ParallelMode": "trainer_nb.args.parallel",
@@ -152,7 +145,8 @@ _NAMES_OF_TRANSFORMERS = {
         get_cosine_with_min_lr_schedule_with_warmup_lr_rate get_greedy_schedule get_inverse_sqrt_schedule
         get_linear_schedule_with_warmup get_polynomial_decay_schedule_with_warmup get_reduce_on_plateau_schedule get_scheduler
         get_wsd_schedule""",
-    "data.data_collator": "DataCollator DataCollatorForPermutationLanguageModeling",
+    "data.data_collator": """DataCollator DataCollatorForMultipleChoice DataCollatorForPermutationLanguageModeling
+        DataCollatorForSeq2Seq DataCollatorForTokenClassification DataCollatorWithFlattening""",
     "trainer_utils": """FSDPOption HPSearchBackend PREFIX_CHECKPOINT_DIR RemoveColumnsCollator TrainerMemoryTracker
         default_hp_space_optuna default_hp_space_ray default_hp_space_wandb denumpify_detensorize enable_full_determinism
         find_executable_batch_size has_length is_main_process load_sharded_checkpoint number_of_arguments rotate_checkpoints

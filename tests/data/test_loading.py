@@ -332,12 +332,14 @@ def test_streams_work_with_collators_and_counts(tmp_path):
     "A stream of torch, and one of datasets that is shuffled: masks, tokens and columns, taken apart."
     datasets = pytest.importorskip("datasets")
     from trainer_nb import DataCollatorForLanguageModeling
-    from trainer_nb.data.text_collators import pad_rows
+    from trainer_nb.data.collate import pad_rows
 
     class Words:
-        mask_token_id, pad_token_id = 1, 0
+        mask_token, pad_token_id, deprecation_warnings = "[M]", 0, {}
         def __len__(self): return 50
-        def pad(self, features, return_tensors): ids = pad_rows([f["input_ids"] for f in features], 0); return {"input_ids": ids, "attention_mask": (ids > 0).long()}
+        def convert_tokens_to_ids(self, token): return 1
+        def get_special_tokens_mask(self, ids, already_has_special_tokens=True): return [i < 2 for i in ids]
+        def pad(self, features, return_tensors, pad_to_multiple_of=None): ids = pad_rows([f["input_ids"] for f in features], 0); return {"input_ids": ids, "attention_mask": (ids > 0).long()}
 
     class Guess(nn.Module):
         def __init__(self): super().__init__(); self.table = nn.Embedding(50, 50)

@@ -722,10 +722,6 @@ COLLATORS = {
     "default": ("DefaultDataCollator", {}, lambda t: [{"x": [1.5, i], "k": i, "label": i % 2} for i in range(4)]),
     "default with arrays": ("DefaultDataCollator", {}, lambda t: [{"x": torch.arange(3).numpy(), "label_ids": [0.5, i], "text": "a", "no": None} for i in range(4)]),
     "padding": ("DataCollatorWithPadding", {"tokenizer": True}, lambda t: [{"input_ids": t(x)["input_ids"], "label": 1} for x in TEXTS]),
-    "tokens": ("DataCollatorForTokenClassification", {"tokenizer": True}, lambda t: [{"input_ids": (i := t(x)["input_ids"]), "labels": i} for x in TEXTS]),
-    "targets": ("DataCollatorForSeq2Seq", {"tokenizer": True}, lambda t: [{"input_ids": (i := t(x)["input_ids"]), "labels": i[1:]} for x in TEXTS]),
-    "causal": ("DataCollatorForLanguageModeling", {"tokenizer": True, "mlm": False}, lambda t: [{"input_ids": t(x)["input_ids"]} for x in TEXTS]),
-    "flat": ("DataCollatorWithFlattening", {"return_seq_idx": True}, lambda t: [{"input_ids": t(x)["input_ids"]} for x in TEXTS]),
 }
 
 

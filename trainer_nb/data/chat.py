@@ -16,8 +16,7 @@ import torch
 
 from ..core.errors import checked_class, short_repr, warn
 from ..core.seeding import preserve_generators
-from .collate import TextCollator, Tokenizer
-from .text_collators import DataCollatorWithFlattening, pad_rows, round_up
+from .collate import TextCollator, Tokenizer, pad_rows, round_up
 from ..display.svg import HtmlDisplay
 from ..display.tables import escape_html
 
@@ -426,6 +425,8 @@ class DataCollatorForChat(ChatCollator):
         # each padding token is a sample of its own
         if missing := round_up(size, self.pad_to_multiple_of) - size:
             pieces += [{"input_ids": [padding_id(self.tokenizer)], "labels": [-100]}] * missing
+        # with the tokenizer, it is there
+        from transformers import DataCollatorWithFlattening
         flatten = DataCollatorWithFlattening(
             return_flash_attn_kwargs=self.return_flash_attn_kwargs, return_seq_idx=self.return_seq_idx
         )

@@ -9,7 +9,7 @@ import copy
 import difflib
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -167,10 +167,6 @@ class TextCollator:
     "Base of the collators of texts: a subclass makes a batch of tensors, in `_make_batch`."
     tokenizer: Tokenizer
     return_tensors: str
-    # of a collator that pads with the tokenizer
-    padding: bool | str
-    max_length: int | None
-    pad_to_multiple_of: int | None
     # whether the tokenizer's pad() is used
     _pads = True
 
@@ -191,13 +187,6 @@ class TextCollator:
 
     def _make_batch(self, features: list) -> Any: raise NotImplementedError
 
-    def _padded(self, features: list) -> Any:
-        "Return the features as a batch that the tokenizer has padded, as the fields determine."
-        return pad_features(
-            self.tokenizer, features, padding=self.padding, max_length=self.max_length,
-            pad_to_multiple_of=self.pad_to_multiple_of
-        )
-
 # %% ../../nbs/03_data/00_collate.ipynb #ca11d8a1
 @checked_class
 @dataclass
@@ -210,11 +199,31 @@ class DataCollatorWithPadding(TextCollator):
     return_tensors: str = "pt"
 
     def _make_batch(self, features: list) -> Any:
-        batch = self._padded(features)
+        batch = pad_features(
+            self.tokenizer, features, padding=self.padding, max_length=self.max_length,
+            pad_to_multiple_of=self.pad_to_multiple_of
+        )
         for name in ("label", "label_ids"):
             if name in batch:
                 batch["labels"] = batch.pop(name)
         return batch
+
+# %% ../../nbs/03_data/00_collate.ipynb #021a0421
+def round_up(n: int, multiple: int | None) -> int: return n if not multiple else -(-n // multiple) * multiple
+
+def pad_rows(
+    rows: Sequence[Any],  # lists, arrays or tensors of numbers
+    value: int, side: str = "right",
+    length: int | None = None,  # None: length of the longest row
+    multiple: int | None = None,
+):
+    "Pad rows of different lengths with a value on one side; return an int64 tensor."
+    rows = [torch.as_tensor(r, dtype=torch.long) for r in rows]
+    length = round_up(max(len(r) for r in rows) if length is None else length, multiple)
+    out = torch.full((len(rows), max(length, *map(len, rows)), *rows[0].shape[1:]), value, dtype=torch.long)
+    for new, row in zip(out, rows):
+        (new[:len(row)] if side == "right" else new[len(new) - len(row):]).copy_(row)
+    return out
 
 # %% ../../nbs/03_data/00_collate.ipynb #e5da879e
 def kept_columns(

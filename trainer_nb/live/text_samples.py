@@ -18,7 +18,7 @@ from ..core.history import History
 from ..core.seeding import SEED_EVALUATE, mix_seed, preserve_generators, seed_all
 from ..data.chat import chat_template_of, is_conversational, labels_of, plain_ids, plain_list, render
 from ..data.chat import split_prompt, template_options, to_messages
-from ..data.text_collators import pad_rows
+from ..data.collate import pad_rows
 from ..diagnostics.interpret import find_images
 from ..diagnostics.results import show_results
 from ..display.svg import image_tag
