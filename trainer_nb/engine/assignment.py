@@ -123,13 +123,13 @@ def check_assignment(learner: TrainerBase, name: str, value) -> bool:
             f"{name} is a method of the learner, and learn.{name} = ... would replace it by {value!r}; call it:"
             f" learn.{name}(...)."
         )
-    # it was accepted before
-    if name in vars(learner): return False
+    # it was accepted before, or belongs to a method of a subclass
+    if name in vars(learner) or is_own_code(learner): return False
     meant = name if name in SETTINGS else find_hints("assigned").get(name)
     parts = [part for c in type(learner).__mro__ if of_package(c) for part in vars(c).items()]
     methods = [known for known, part in parts if callable(part) and known[0] != "_"]
     close = {known for known in (*SETTINGS, *methods) if is_misspelling(name, known)}
-    if meant not in SETTINGS and not close or is_own_code(learner): return False
+    if meant not in SETTINGS and not close: return False
     if meant in SETTINGS:
         change = "{} changes it" if meant in SETTABLE else "it is fixed when the learner is made, by {}"
         raise AttributeError(
