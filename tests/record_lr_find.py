@@ -1,7 +1,7 @@
-"""Records in lr_find_recorded.json what fastai and Lightning find, for test_lr_find.py: python tests/record_lr_find.py fastai lightning
+"""Records in lr_find_recorded.json what fastai finds, for tune/test_lr_finder.py: python tests/record_lr_find.py fastai
 
 The work is the same for all: a perceptron on scikit-learn's digits, SGD, batches of 32 in the order of the data, one thread, on the CPU.
-Each tool may be recorded in an environment of its own; the versions of both, and of torch, stand in the file.
+It may be recorded in an environment of its own; the versions of fastai and torch stand in the file.
 """
 import importlib.metadata, json, sys, tempfile, warnings
 from pathlib import Path
@@ -40,21 +40,7 @@ def fastai_finds(momentum, end, steps=100):
     return dict(rates=[float(r) for r in learn.recorder.lrs], smoothed=[float(l) for l in learn.recorder.losses], suggestions=found._asdict())
 
 
-def lightning_finds(momentum, end, steps=100):
-    "The rates, the running mean, and the suggestion of Lightning's Tuner.lr_find."
-    import lightning.pytorch as pl
-    class Module(pl.LightningModule):
-        def __init__(self): super().__init__(); self.model, self.lr = perceptron(), 0.01
-        def training_step(self, batch, _): return nn.functional.cross_entropy(self.model(batch[0]), batch[1])
-        def configure_optimizers(self): return torch.optim.SGD(self.parameters(), lr=self.lr, momentum=momentum)
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = pl.Trainer(accelerator="cpu", max_steps=1000, logger=False, enable_checkpointing=False, enable_progress_bar=False,
-                             enable_model_summary=False, default_root_dir=folder)
-        found = pl.tuner.Tuner(trainer).lr_find(Module(), train_dataloaders=DataLoader(digits(), batch_size=32), min_lr=1e-7, max_lr=end, num_training=steps)
-    return dict(rates=found.results["lr"], smoothed=found.results["loss"], suggestions={"lightning": found.suggestion()})
-
-
-FINDS = dict(fastai=fastai_finds, lightning=lightning_finds)
+FINDS = dict(fastai=fastai_finds)
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")

@@ -50,7 +50,7 @@ def test_going_on_in_as_many_processes_is_exact(written, folder, config):
 def test_going_on_in_another_number_of_processes(written, folder):
     "In one, with the whole model, and in three; the numbers change in the last bits, or with the division of the batches."
     whole = make(output_dir=str(folder), save_strategy="no", fsdp=None, per_device_train_batch_size=8)
-    with pytest.warns(UserWarning, match="2 processes then, 1 process now"): assert whole.load_checkpoint(folder / "checkpoint-10").step == 10
+    with pytest.warns(UserWarning, match="processes 2 then, 1 now"): assert whole.load_checkpoint(folder / "checkpoint-10").step == 10
     whole.train()
     assert whole.evaluate()["eval_loss"] == pytest.approx(written[0].evaluate()["eval_loss"], rel=0.05)
 

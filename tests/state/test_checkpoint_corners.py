@@ -234,8 +234,7 @@ def test_weights_that_the_checkpoint_freezes_or_unfreezes_are_named(tmp_path, th
     folder = learn.save_checkpoint()
     learn.free()
     again = make(not then)
-    text = "'0.bias' and 1 more are trained from here on" if then else "'0.bias' and 1 more are frozen from here on"
-    with pytest.warns(UserWarning, match=text): again.load_checkpoint(folder)
+    with pytest.warns(UserWarning, match=f"'0.bias' and 1 more are {'trained' if then else 'frozen'} from here on"): again.load_checkpoint(folder)
     assert again.model[0].weight.requires_grad is then
     again.free()
     # where the run itself has frozen them, nothing has been edited

@@ -1,10 +1,10 @@
 "Several who write to one place: names of their own, turns, what a kill leaves, and who is told what."
-import os, signal, subprocess, sys, textwrap, threading, warnings
+import os, signal, subprocess, sys, textwrap, threading
 from pathlib import Path
 
 import pytest
 
-from checkpoints import Gate, quiet_learner, resumed, scored, steps
+from checkpoints import Gate, quiet_learner, resumed, steps
 from toys import Augmented
 from trainer_nb import differences, get_last_checkpoint
 from trainer_nb.state.checkpoint import read_checkpoint
@@ -169,22 +169,6 @@ def test_going_on_within_an_epoch_reads_nothing_that_was_read(tmp_path, workers)
     (tmp_path / "reads").write_text("")
     resumed(tmp_path / "out", **given).train()
     assert len(reads()) == 120 - 7 * 12 == len(set(reads()))
-
-
-# --- the best -----------------------------------------------------------------------------------------------------------
-
-def test_a_best_one_that_was_removed_before_a_rewind(tmp_path):
-    "It is said when the run goes back, with what to do; done, the best one is loaded at the end."
-    given = dict(values=[0.5, 0.9, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1], save_strategy="steps", save_steps=2, save_total_limit=1, load_best_model_at_end=True, rewind_every=1)
-    learn = scored(tmp_path, **given)
-    learn.step(12); learn.run_state.parts.saver.wait()
-    assert learn.state.best_global_step == 10 and 5 not in steps(tmp_path)
-    with pytest.warns(UserWarning, match=r"checkpoint-5, the best one up to here, is not there.*learn.rewind\(2\) goes back to step 5, and learn.save_checkpoint"): learn.rewind(5)
-    with pytest.warns(UserWarning, match=r"checkpoint-5.*loaded at the end, learn.save_checkpoint\(\) writes it again"): learn.rewind(2)
-    best = learn.model.inner.weight.detach().clone()
-    learn.save_checkpoint()
-    with warnings.catch_warnings(): warnings.simplefilter("error"); learn.train()
-    assert learn.state.best_global_step == 5 and (best == learn.model.inner.weight).all()
 
 
 # --- what is given to resume from ----------------------------------------------------------------------------------------

@@ -261,10 +261,9 @@ def test_what_cannot_continue_from_a_checkpoint(session):
     made = NET, DATA, "net = Net()"
     session.run(*made, learner())
     session.fails("learn.export_script('train.py', resume=True)", "ValueError", "resume=True. is for a script that trains to the end.*give train=True, too")
-    session.fails("learn.export_script('train.py', train=True, resume=True)", "ValueError", "no folder for them: give the Learner output_dir=")
-    for settings, words in (({"save_strategy": "no"}, "with save_strategy='no' the run writes no checkpoint"), ({"save_only_model": True}, "with save_only_model=True the run")):
-        session.run("net = Net()", learner(output_dir="runs", **settings))
-        session.fails("learn.export_script('train.py', train=True, resume=True)", "ValueError", words)
+    for settings in ({}, {"output_dir": "runs", "save_strategy": "no"}, {"output_dir": "runs", "save_only_model": True}):
+        session.run("net = Net()", learner(**settings))
+        session.fails("learn.export_script('train.py', train=True, resume=True)", "ValueError", "give the Learner output_dir=, and neither")
     session.run("net = Net()", learner(output_dir="runs"), "learn.step(2)", "learn.set(lr=0.002)")
     session.fails("learn.export_script('train.py', train=True, resume=True)", "InvalidOperation", "line for 'set' after step 2.*learn.reset.*in a callback; or export without resume=True")
     assert not (session.folder/"train.py").exists()
@@ -365,7 +364,7 @@ def test_parts_of_all_kinds(session):
         opt = torch.optim.SGD([*net.parameters(), *loss.parameters()], lr=0.01, momentum=0.9)""",
         "net.body[1].eval(); net.body[0].bias.requires_grad_(False)",
         "learn = Mine(net, train_dataset=loader, loss_func=loss, optimizers=(opt, None), callbacks=[Counts(3)], max_steps=20, use_cpu=True)", "learn.step(7); learn.set(lr=0.005)", "learn.train()")
-    assert "first_loss.safetensors" in session.exact()
+    assert """_files / "first.safetensors", "(loss).")""" in session.exact()
 
 
 def test_what_was_brought_along(session):
@@ -379,10 +378,10 @@ def test_what_was_brought_along(session):
 
 
 def test_what_a_function_has_brought_along(session):
-    "No cell of the script does it, whatever else was done there."
+    "The script calls it, too."
     session.run(NET, DATA, "net = Net()", learner(), "def attach(): learn.add_callback(TrainerCallback())\ndef give(): learn.train_dataset = TensorDataset(x[:20], y[:20])", "learn.step(2)",
                 "attach(); give()\nnote = 1", "learn.step(2)")
-    assert [re.search("add_callback|train_dataset", d)[0] for d in session.export().doubts] == ["add_callback", "train_dataset"]
+    session.exact()
 
 
 def test_replaced_functions(session):
@@ -421,9 +420,7 @@ def test_cells_as_people_leave_them(session):
 SMALL = "class Rows(Dataset):\n    def __init__(self, x): self.x = x\n    def __len__(self): return len(self.x)\n    def __getitem__(self, i): return self.x[i], self.x[i, :1]"
 
 EXACT = {   # cells after those with the model and the data
-    "a second pass": ["net = Net()", learner(), "learn.step(2)", NET, DATA, "net = Net()", learner(), "learn.step(3)"],
     "a model taken over": ["net = Net()", learner(), "learn.step(2)", learner("learn.model, train_dataset=train, loss_func=nn.functional.l1_loss", name="again"), "again.step(3); learn = again"],
-    "data made in a loop": ["rows = []\nfor i in range(20): rows.append((torch.randn(4), torch.randn(1)))", "net = Net()", learner("net, train_dataset=rows, loss_func=nn.functional.mse_loss"), "learn.step(3)"],
     "steps in every way": ["net = Net()", learner(), "for rec in learn.steps():\n    if rec.step == 3: break", "s = learn.debug_step()", "s.forward(); s.backward(); s.forward(); s.backward(); s.update()", "learn.step()"],
     "an optimizer given later": ["net = Net()\n" + learner() + "\nlearn.optimizer = torch.optim.SGD(net.parameters(), lr=0.1)", "learn.step(3)"],
     "before the first step": ["net = Net()\n" + learner(), "learn.add_callback(TrainerCallback())\nlearn.set(max_grad_norm=0.2)\nlearn.freeze('body')", "learn.step(3); learn.unfreeze(); learn.step()"],
@@ -431,7 +428,6 @@ EXACT = {   # cells after those with the model and the data
                                   "learn.step(2); learn.unfreeze('body', eval_mode=True); learn.step(); learn.unfreeze(); learn.step()"],
     "a callback from a future left behind": ["class C(TrainerCallback):\n    def on_step_end(self, args, state, control, learner, **kwargs): learner.set(lr=0.01 / (1 + state.global_step))", "net = Net()\n" + learner(),
                                              "learn.snapshot('a'); learn.step(6)", "learn.add_callback(C)", "learn.step(2); learn.restore('a'); learn.step(4)"],
-    "arguments": ["args = TrainingArguments(learning_rate=0.02, use_cpu=True, max_steps=9, output_dir='runs_here')", "net = Net()\nlearn = Learner(net, args, train_dataset=train, loss_func=nn.functional.mse_loss, seed=3)", "learn.step(4)"],
     "a learner with an argument of its own": ["class Mine(Learner):\n    def __init__(self, model, alpha, **how):\n        self.alpha = alpha\n        super().__init__(model, **how)\n    def compute_loss(self, *a, **k): return super().compute_loss(*a, **k) * self.alpha",
                                               "net = Net()", learner("net, 3.0, train_dataset=train, loss_func=nn.functional.mse_loss").replace("Learner(", "Mine("), "learn.step(4)"],
     "our names": ["def main(): pass\nstored = torch.randn(3)\nFILES = 3\nparser = None\ndef load_weights(m): nn.init.ones_(m.head.bias)", "net = Net()\nload_weights(net)\nscale = stored.sum()\nclass Sc(nn.Module):\n    def forward(self, a, b): return (a-b).pow(2).mean() * scale",
@@ -441,7 +437,6 @@ EXACT = {   # cells after those with the model and the data
     "a run that was ended": ["net = Net()", learner(), "learn.step(2); learn.stop()", "learn.set(num_train_epochs=2); learn.step(2)", "learn.stop()"],
     "an end without a step": ["class Ends(TrainerCallback):\n    def on_train_end(self, args, state, control, **kwargs): net.head.bias.data.add_(1)", "net = Net()", learner("net, train_dataset=train, loss_func=nn.functional.mse_loss, callbacks=[Ends()]"), "learn.step(5)", "learn.set(max_steps=5)", "learn.train()"],
     "a branch under the same name": ["net = Net()", learner(), "learn.step(2)", "learn = learn.branch(run_name='twin', max_grad_norm=0.5)", "learn.step(2)", "learn = learn.branch(lr=0.5); learn.step(1)"],
-    "branches in a list": ["net = Net()", learner(), "learn.step(2)", "twins = [learn.branch(lr=r) for r in (0.1, 0.2)]\nfor t in twins: t.step(2)", "learn = twins[1]"],
     "a branch without its parent": ["net = Net()", learner(), "learn.step(2)", "keep = learn.branch(weight_decay=0.3)", "del learn", "keep.step(3); learn = keep"],
     "optimizers and schedules by their names": [
         "net = Net()", learner("net, train_dataset=train, loss_func=nn.functional.mse_loss, eval_dataset=train", optim="muon", lr_scheduler_type="greedy", eval_strategy="steps",
@@ -452,14 +447,11 @@ EXACT = {   # cells after those with the model and the data
     "stopped by an evaluation": ["class Stops(TrainerCallback):\n    def on_evaluate(self, args, state, control, metrics, **kwargs):\n        if state.global_step >= 6 and 'eval_off' in metrics: control.should_training_stop = True\ndef off(out, y): return (out - y).abs().mean(1)", "net = Net()",
                                  learner("net, train_dataset=train, loss_func=nn.functional.mse_loss, callbacks=[Stops()], eval_dataset=train, metrics={'off': off}", eval_strategy="steps", eval_steps=3, bf16_full_eval=True),
                                  "learn.train(); learn.evaluate()"],
-    "changed before the first step": ["net = Net()\nnet.body[3].p = 0.0", learner(), "net.body[3].p = 0.5", "learn.step(2)"],
     "a running average": ["import copy\nnet = Net()\nema = copy.deepcopy(net)\nclass Averages(TrainerCallback):\n    def on_step_end(self, args, state, control, **kwargs):\n        for a, b in zip(ema.parameters(), net.parameters()): a.data.lerp_(b.data, 0.1)\n"
                           "    def on_train_end(self, args, state, control, **kwargs): net.load_state_dict(ema.state_dict())",
                           learner("net, train_dataset=train, loss_func=nn.functional.mse_loss, callbacks=[Averages()]", max_steps=6), "learn.train()"],
     "data in place": [SMALL + "\ndata = Rows(x)", "net = Net()", learner("net, train_dataset=data, loss_func=nn.functional.mse_loss"), "learn.step(2)", "x.mul_(2)", "learn.step(2)"],
     "a move patched on": ["net = Net()", learner(), "learn.step(2)", "from types import MethodType\nlearn.compute_loss_context_manager = MethodType(lambda self: torch.autocast('cpu', torch.bfloat16), learn)", "learn.step(2)"],
-    "a module that was drawn and changes": ["net, ema = Net(), Net()\nclass Averages(TrainerCallback):\n    def on_step_end(self, args, state, control, **kwargs):\n        for a, b in zip(ema.parameters(), net.parameters()): a.data.lerp_(b.data, 0.1)\n        net.head.bias.data.copy_(ema.head.bias)",
-                                            learner("net, train_dataset=train, loss_func=nn.functional.mse_loss, callbacks=[Averages()]"), "learn.step(3)"],
 }
 QUICK = ("data in place", "a model taken over", "steps in every way", "a callback from a future left behind", "our names", "a branch without its parent",
          "stopped by an evaluation", "a running average", "a run that was ended")   # the others are run with the slow ones
@@ -481,13 +473,6 @@ def test_by_hand(session):
     assert len(out.doubts) == 1 and "changed: weights" in out.doubts[0] and "learn.set(max_grad_norm=0.3)" in out.text
     assert all(d in out.text for d in out.doubts)
     assert not session.equal()
-
-
-def test_an_assigned_argument_is_a_setting(session):
-    session.run(NET, DATA, "net = Net()", learner(), "learn.step(2)", "learn.args.max_grad_norm = 0.3", "learn.step(2)")
-    out = session.export()
-    assert not out.doubts and "learn.set(max_grad_norm=0.3)" in out.text
-    assert session.equal()
 
 
 def test_what_nobody_sees(session):
@@ -619,10 +604,3 @@ def test_who_did_it():
         (2, "set", "callback"), (2, "freeze", "callback"), (3, "set", ""), (3, "train_dataset", ""), (4, "add_callback", ""), (4, "remove_callback", "")]
     assert learn.history.events[[e["kind"] for e in learn.history.events].index("train_dataset") - 1]["data"]["lr"] == [0.03] * len(learn.optimizer.param_groups)
     assert "callback" in repr(learn.journal)
-
-
-def test_a_collator_that_was_replaced_is_assigned(session):
-    session.run(NET, DATA, "from trainer_nb import default_data_collator\ndef collate(samples): return default_data_collator(samples)", "net = Net()", learner(), "learn.step(2)",
-                "learn.data_collator = collate", "learn.step(2)")
-    text = session.exact()
-    assert text.index("learn.step(2)") < text.index("learn.data_collator = collate")

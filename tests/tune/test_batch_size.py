@@ -1,11 +1,11 @@
 "The batch size finder: with real limits, and no trace of it in the run."
-import gc, os, signal, sys, threading, time, weakref
+import os, signal, sys, threading, time
 
 import pytest, torch
 from torch import nn
 from torch.utils.data import IterableDataset
 
-from trainer_nb import Learner, InvalidOperation, differences
+from trainer_nb import Learner, differences
 from trainer_nb.core.errors import Paused
 from trainer_nb.tune import batch_size
 from trainer_nb.tune.batch_size import BatchSizes, Proposal, SizeResult, SizeSearch, propose_size, search_sizes
@@ -194,15 +194,6 @@ def test_it_says_when_the_global_batch_cannot_be_kept():
     assert "divides the global batch of 9 (1 × 9). The nearest is 2 × 4, a global batch of 8" in found.said()[-1]
 
 
-def test_the_learner_may_go():
-    learn = learner(Limited())
-    found, gone = learn.batch_size_find(most=2), weakref.ref(learn)
-    del learn
-    gc.collect()
-    assert gone() is None
-    with pytest.raises(InvalidOperation, match=r"is gone.*learn\.set\(per_device_train_batch_size=\d, gradient_accumulation_steps=\d+\)"): found.apply()
-
-
 def test_time_is_bounded_and_what_was_not_tried_is_said():
     def ask(size, accumulation):
         time.sleep(0.001 * size)
@@ -226,19 +217,6 @@ def test_the_rest_of_the_run_is_the_same(stops):
     assert unequal(want, finish(learn)) == []
 
 
-@pytest.mark.parametrize("after", [0.3, pytest.param(2.5, marks=pytest.mark.slow)])
-def test_an_interrupt_leaves_no_trace(after):
-    want, learn = finish(hard_learner()), hard_learner()
-    learn.step(2)
-    before = learn.snapshot()
-    press = threading.Timer(after, lambda: os.kill(os.getpid(), signal.SIGINT))
-    press.start()
-    with pytest.raises(KeyboardInterrupt, match="batch_size_find.. was cancelled. The run is unchanged, after step 2"): learn.batch_size_find("binary", most=29, steps=400)
-    press.join()
-    assert differences(before, learn.snapshot()) == []
-    assert unequal(want, finish(learn)) == []
-
-
 @pytest.mark.parametrize("name", ["free_host_memory", "is_iterable_only"])
 def test_an_interrupt_before_the_first_size_cancels_the_search(monkeypatch, name):
     "The button is pressed between the preparation and the first trial."
@@ -251,14 +229,6 @@ def test_an_interrupt_before_the_first_size_cancels_the_search(monkeypatch, name
     monkeypatch.setattr(batch_size, name, pressed)
     with pytest.raises(Paused, match="batch_size_find.. was cancelled. The run is unchanged, after step 2"): learn.batch_size_find()
     assert differences(before, learn.snapshot()) == []
-
-
-def test_it_is_refused_within_a_step():
-    class Within(Own):
-        bound = 99
-        def training_step(self, *given):
-            self.batch_size_find()
-    with pytest.raises(InvalidOperation, match=r"batch_size_find\(\) was called from inside a step"): learner(Limited(), Within).step()
 
 
 class Picky:

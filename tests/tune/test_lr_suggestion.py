@@ -223,11 +223,6 @@ def test_without_trials():
     with pytest.raises(ValueError, match=r"trial_steps=0; learn.lr_find\(\) trains some. found.apply\('valley'\) sets a rule's rate"): found.apply()
 
 
-@pytest.mark.parametrize("wrong", [-1, -10])
-def test_trial_steps_are_a_number(wrong):
-    with pytest.raises(ValueError, match="trial_steps must be an integer"): of_digits().lr_find(trial_steps=wrong)
-
-
 # --- what is shown -----------------------------------------------------------------------------------------------------
 
 def test_text_and_plots():
@@ -245,14 +240,6 @@ def test_text_and_plots():
     assert "suggestion" in bundle[SVG_MIME]
     # both themes: no colour that a light or a dark background hides
     assert not re.search(r"#000\b|#000000|#fff\b|#ffffff|black|white", bundle[SVG_MIME])
-
-
-def test_the_suggestion_is_marked_on_the_curve_of_the_trials():
-    "Also where a lower rate is suggested than that of the lowest loss."
-    trials = [Trial(1e-3, 0.2, 5), Trial(1e-2, 0.19, 5), Trial(1e-1, math.inf, 3)]
-    found = LRFindResult([1e-4, 1e-3, 1e-2, 1e-1], [2.0, 1.9, 1.0, 0.9], 10, False).with_trials(trials, 1e-3, "")
-    mark = next(o for o in found.panels()[1].things if type(o).__name__ == "Marker")
-    assert (mark.x, mark.y) == (1e-3, 0.2)
 
 
 def test_the_suggestion_lies_above_the_rules_in_the_plot():

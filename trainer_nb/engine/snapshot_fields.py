@@ -307,6 +307,7 @@ def _check_model(run: RunState, snapshot: Snapshot):
         name = min(wrong)
         shown = repr(name.split("/", 1)[1])
         why = f"{shown} is not in it" if name in here else f"this one has no {shown}"
+        if name in here and name[0] == "b": why += " (if its run has deleted this buffer, delete it here, too)"
         if name in here and name in there:
             why = f"{shown} has the shape {tuple(snapshot.shape_of(name))} there and {tuple(full_shape(here[name]))} here"
         raise ValueError(f"The snapshot is of another model: {why}.")

@@ -363,6 +363,6 @@ def report_lost(run: RunState, verb: str) -> None:
     each = "; ".join(f"{name} {why.rstrip('.')}" for name, why in [*lost.items()][:MOST_NAMES])
     if len(lost) > MOST_NAMES: each += f"; and {len(lost) - MOST_NAMES} more"
     attribute = next(iter(lost)).rpartition(".")[2]
-    warn(f"{verb} has not restored all state of user code: {each}. Give such an object state_dict() and "
-         "load_state_dict(), or, if it does not affect the run, list its name in the class: "
-         f"not_state = ({attribute!r},).")
+    warn(f"{verb} has not restored all state of user code: {each}. Make such an object in __init__(), or give it"
+         " state_dict() and load_state_dict(); if it does not affect the run, list its name in the class:"
+         f" not_state = ({attribute!r},).")

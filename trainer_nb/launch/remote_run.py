@@ -41,7 +41,7 @@ from .replica import final_state, record_changes, run_command
 from .replica import finish_save, follow_history, pause_replica, pop_callback_at
 from .replica import prepare_replica, process_location, replica_checksums, run_function, run_verb
 from .replica import share_history
-from ..state.checkpoint_dirs import has_manifest, read_manifest
+from ..state.checkpoint_dirs import is_trainer_checkpoint, read_manifest
 from ..state.hub import find_checkpoint, take_token
 
 # %% ../../nbs/11_launch/18_remote_run.ipynb #6714b64f
@@ -109,7 +109,7 @@ def locate_checkpoint(
     """Return the arguments of `load_checkpoint` for the processes. Release the log of the checkpoint's run, which
     another learner of the kernel may have open. Raise ValueError if there is no checkpoint."""
     found = find_checkpoint(learner, folder)
-    if has_manifest(found):
+    if not is_trainer_checkpoint(found):
         close_other_logs(learner.history, log_path(found.parent, read_manifest(found)["run"]))
     return (found,)
 

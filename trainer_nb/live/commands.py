@@ -57,7 +57,7 @@ def command_snapshot(learner: TrainerBase, options: dict) -> str:
     return f"snapshot {name!r} taken {describe_position(learner.run_state)}; learn.restore({name!r}) goes back to it"
 
 # name of the snapshot that undoes the last rewind of a button
-BEFORE_REWIND = "before the rewind"
+BEFORE_REWIND = "(before the rewind)"
 
 def command_rewind(learner: TrainerBase, options: dict) -> dict[str, Any]:
     with RUN_LOCK:

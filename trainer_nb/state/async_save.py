@@ -12,7 +12,6 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -23,7 +22,7 @@ from ..args.training_args import TrainingArguments
 from ..core.errors import LOST_DEVICE, warn
 from ..core.history import History, copy_log, is_open_elsewhere
 from ..core.interrupts import InterruptGuard
-from ..core.log_file import log_path, to_plain_data
+from ..core.log_file import log_path
 from ..engine.average import averaged_weights
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import check_replicas, prepare
@@ -34,9 +33,9 @@ from ..engine.snapshot_tensors import Snapshot
 from ..engine.tasks import run_tasks_now
 from ..device.collectives import MainProcessFailed
 from .checkpoint import ShardFiles, collect_checkpoint, saves_itself, write_checkpoint, write_shards
-from .checkpoint_dirs import MANIFEST_NAME, CorruptCheckpoint, atomic_directory, checkpoint_run_id
+from .checkpoint_dirs import MANIFEST_NAME, atomic_directory, checkpoint_run_id
 from .checkpoint_dirs import fsync_path, invalidate, invalidate_abandoned, list_checkpoints, move_aside
-from .checkpoint_dirs import rotate_checkpoints, verify_checkpoint
+from .checkpoint_dirs import rotate_checkpoints, sealed_manifest
 from .data_fingerprint import describe_train_data
 from .hf_checkpoint import trainer_layout_info, write_trainer_checkpoint
 from .model_files import get_processor
@@ -45,33 +44,27 @@ from .model_files import get_processor
 class SaveFailed(RuntimeError):
     "Raised if a checkpoint could not be written; the run itself is unchanged."
 
-# savers of all learners here that are writing, by the id of their run
-_ACTIVE_SAVERS: dict[str, Saver] = {}
+# savers of all learners here that are writing, by the folder
+_ACTIVE_SAVERS: dict[Path, Saver] = {}
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_ACTIVE_SAVERS.clear)
 
 def wait_for_savers(
-    run: RunState | None = None,
-    shelf: Path | None = None,  # wait for the savers that write there; None: for those that write this run
+    shelf: Path,
+    interrupts: InterruptGuard | None = None,  # as in Saver.wait
 ):
-    "Wait until no other learner of this process is writing."
-    interrupts = None if run is None else run.interrupts
-    for saver in list(_ACTIVE_SAVERS.values()):
-        if shelf is not None:
-            is_meant = saver.checkpoint_dir.resolve() == shelf.resolve()
-        else:
-            is_meant = run is not None and saver.run_id == run.history.run_id
-        if is_meant:
-            saver.wait(interrupts)
+    "Wait until no learner of this process is writing into a folder."
+    saver = _ACTIVE_SAVERS.get(shelf.resolve())
+    if saver is not None:
+        saver.wait(interrupts)
 
 # %% ../../nbs/07_state/08_async_save.ipynb #7b235b41
 class Saver:
     "Write a run's checkpoints, one at a time, while the run continues."
     def __init__(self):
         self.done, self.failure, self.spare, self.pid = threading.Event(), None, (), os.getpid()
-        # id of the run and folder that are being written
-        self.run_id = None
-        self.checkpoint_dir = None
+        # folder in which the checkpoint is being written
+        self.shelf = None
         self.undo = None
         # metric, step and folder of the best checkpoint on disk
         self.best = (None, None, None)
@@ -85,14 +78,14 @@ class Saver:
     def start(
         self,
         work,  # writes the snapshot, whose memory is reused afterwards
-        snapshot: Snapshot, shelf,
+        snapshot: Snapshot, shelf: Path,
         undo=None,  # called after a failure
     ):
-        "Run `work` in a thread, after any other learner's save of the same run."
-        self.run_id, self.checkpoint_dir, self.pid, self.undo = snapshot.values["run"], shelf, os.getpid(), undo
+        "Run `work` in a thread, after any other learner's save in the same folder."
+        self.shelf, self.pid, self.undo = shelf.resolve(), os.getpid(), undo
         self.done.clear()
         try:
-            while (other := _ACTIVE_SAVERS.setdefault(self.run_id, self)) is not self:
+            while (other := _ACTIVE_SAVERS.setdefault(self.shelf, self)) is not self:
                 other.wait()
             threading.Thread(target=self._work, args=(work, snapshot), name="trainer_nb-save").start()
         except BaseException:
@@ -101,8 +94,8 @@ class Saver:
             raise
 
     def _finish(self):
-        if _ACTIVE_SAVERS.get(self.run_id) is self:
-            del _ACTIVE_SAVERS[self.run_id]
+        if _ACTIVE_SAVERS.get(self.shelf) is self:
+            del _ACTIVE_SAVERS[self.shelf]
         self.done.set()
 
     def _work(self, work, snapshot: Snapshot):
@@ -145,7 +138,6 @@ class Saver:
         "Retire the checkpoints that do not lie in the past of a restored run; those that a replay comes to stay."
         invalidate_future(run, -1 if replays_to is None else replays_to)
         self.discarded_best = None if replays_to is None else best
-        if replays_to is None: warn_lost_best(run)
         state = run.state
         has_best = state.best_model_checkpoint is not None
         best_now = (state.best_metric, state.best_global_step, state.best_model_checkpoint)
@@ -172,10 +164,10 @@ def save_checkpoint_async(
     run = learner.run_state
     own = place is None
     wait_for_save(run)
-    wait_for_savers(run)
     if place is None:
         place = Path(run.args.save_dir, f"checkpoint-{run.state.global_step}")
     place = Path(place).expanduser().absolute()
+    wait_for_savers(place.parent, run.interrupts)
     if not own:
         check_folder_free(place, run.history.run_id)
     undo = record_best_checkpoint(run, place) if own and run.state.best_global_step == run.state.global_step else None
@@ -280,10 +272,8 @@ def check_folder_free(place: Path, run_id):
 
 def is_own_checkpoint(place: Path, run_id) -> bool:
     "Check whether a folder is a checkpoint of this run without additional files."
-    try:
-        manifest = verify_checkpoint(place, every_byte=False)
-    except CorruptCheckpoint:
-        return False
+    manifest = sealed_manifest(place)
+    if manifest is None: return False
     files = {p.relative_to(place).as_posix() for p in place.rglob("*") if p.is_file()}
     return manifest.get("run") == run_id and files == {*manifest["files"], MANIFEST_NAME}
 
@@ -317,12 +307,8 @@ def save_to_temp_dir(learner: TrainerBase):
     "Return a temporary folder with the output of the subclass's `save_model`."
     folder = tempfile.TemporaryDirectory()
     known = inspect.signature(learner.save_model).parameters
-    more = (
-        {"_internal_call": True}
-        if "_internal_call" in known or any(p.kind is p.VAR_KEYWORD for p in known.values())
-        else {}
-    )
-    learner.save_model(folder.name, **more)
+    takes_it = "_internal_call" in known or any(p.kind is p.VAR_KEYWORD for p in known.values())
+    learner.save_model(folder.name, **({"_internal_call": True} if takes_it else {}))
     return folder
 
 def own_output(learner: TrainerBase):
@@ -366,7 +352,7 @@ def make_checkpoint_writer(
         written = None
         try:
             with atomic_directory(place, history.run_id, lambda taken: replace_existing(taken, run)) as folder:
-                about.update(strip_log_history(snapshot, history), beside=ensure_log_on_disk(history, beside, folder))
+                about["beside"] = ensure_log_on_disk(history, beside, folder)
                 (folder / JSON_FILE).write_text(settings, encoding="utf-8")
                 write(package, folder)
             written = place
@@ -383,24 +369,6 @@ def make_checkpoint_writer(
     return work
 
 # %% ../../nbs/07_state/08_async_save.ipynb #d9614fd6
-def logged_rows(
-    history: History,
-    events: int | None = None,  # number of events; None: all
-) -> list[dict]:
-    "Return the logs that are not abandoned, in the form of `log_history`."
-    return [
-        event["data"] | {"step": event["step"]}
-        for event in history.events[:events]
-        if event["kind"] == "log" and not event["abandoned"]
-    ]
-
-def strip_log_history(snapshot: Snapshot, history: History) -> dict:
-    "Return the state without its `log_history` if the history contains the same entries."
-    state = snapshot.values["state"]
-    found = logged_rows(history, snapshot.values["place"].events)
-    if not state.log_history or found != to_plain_data(state.log_history): return {}
-    return {"state": replace(state, log_history=[]), "logs": len(state.log_history)}
-
 def ensure_log_on_disk(history: History, beside, folder: Path) -> bool:
     "Write the log to disk: True if it is next to the folder; otherwise copy it into the folder."
     if beside:
@@ -456,21 +424,3 @@ def invalidate_future(
         invalidate_abandoned(run.args.save_dir, run.history, after)
     except OSError as error:
         warn(f"A checkpoint of the future that was left behind could not be renamed ({error}); rename it manually.")
-
-# %% ../../nbs/07_state/08_async_save.ipynb #a51eaab3
-def warn_lost_best(run: RunState):
-    "Warn if the best checkpoint is to be loaded at the end and no longer exists."
-    step = run.state.best_global_step
-    if run.state.best_model_checkpoint is None or not run.args.load_best_model_at_end: return
-    path = Path(run.state.best_model_checkpoint)
-    back = run.state.global_step - (step or 0)
-    if path.is_dir() or any(path.parent.glob(f"retired*{path.name}*")): return
-    again = (
-        f"learn.rewind({back}) goes back to step {step}, and learn.save_checkpoint() writes it again there"
-        if back > 0
-        else "learn.save_checkpoint() writes it again"
-    )
-    warn(
-        f"{path.name}, the best one up to here, is not there any more; it may have been removed when a later one was"
-        f" better. If it is to be loaded at the end, {again}."
-    )

@@ -12,7 +12,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
@@ -260,7 +260,7 @@ class CheckpointContents(NamedTuple):
     entries: dict           # as returned by `state_dict_entries`
     processing_class: Any   # for example a tokenizer; written too
     manifest: dict          # step, run, ...
-    about: dict             # further values for resuming; `state` if it differs from the snapshot's
+    about: dict             # further values for resuming
     adapted: dict           # for a model with adapters: key in PEFT's file -> key of the state_dict
     base: frozenset         # as returned by unchanged_base_names: only the digests of these are written
     shards: ShardFiles | None = None  # of a sharded model, whose weights are written by all processes
@@ -284,16 +284,13 @@ def collect_checkpoint(run: RunState, snapshot: Snapshot, processing_class=None,
 
 # %% ../../nbs/07_state/03_checkpoint.ipynb #deeebe68
 CHECKPOINT_SCHEMA = 2
-MAX_LOG_ROWS = 10_000
 
 def write_checkpoint(package: CheckpointContents, folder: Path):
     "Write a checkpoint to an empty folder, its manifest last."
     found = write_model(package, folder)
     # for other tools, as the Trainer does, also beside weights alone
     state = vars(package.snapshot.values["state"])
-    (folder / "trainer_state.json").write_text(
-        json.dumps(to_plain_data(state | {"log_history": state["log_history"][-MAX_LOG_ROWS:]}), indent=1), "utf-8"
-    )
+    (folder / "trainer_state.json").write_text(json.dumps(to_plain_data(state), indent=1), "utf-8")
     if not package.manifest.get("only_model"):
         write_run_state(package, folder, found)
     write_manifest(folder, package.manifest)
@@ -337,10 +334,10 @@ def write_run_state(
         if n in package.base and (is_shared(t) or n.startswith("user/"))
     }
     tensors = {n: t for n, t in snapshot.tensors.items() if n not in base}
-    about = dict(package.about)
-    # without the log
-    state = {"state": about.pop("state")} if "state" in about else {}
-    values = {k: encode_value(v, tensors, k) for k, v in (snapshot.values | state | {"about": about}).items()}
+    # the log is in trainer_state.json
+    state = replace(snapshot.values["state"], log_history=[])
+    given = snapshot.values | {"state": state, "about": package.about}
+    values = {k: encode_value(v, tensors, k) for k, v in given.items()}
     places = dict(kept)
     for key, entry in package.entries.items():
         if isinstance(entry, str) and key in found:

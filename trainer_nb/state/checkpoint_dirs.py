@@ -228,13 +228,16 @@ def leftover_folders(parent: Path) -> list[Path]:
             return True, 0.0
     return sorted(parent.glob("*.tmp-*"), key=order)
 
-def is_complete(folder: Path) -> bool:
-    "Check that a directory has a valid manifest and that its files have the recorded sizes."
+def sealed_manifest(folder: Path) -> dict | None:
+    "Return the manifest of a directory whose files have the recorded sizes; None for any other."
     try:
-        verify_checkpoint(folder, every_byte=False)
+        return verify_checkpoint(folder, every_byte=False)
     except (CorruptCheckpoint, OSError):
-        return False
-    return True
+        return None
+
+def checkpoint_run_id(path: Path) -> str | None:
+    "Return the id of the run that has written a checkpoint; None for an incomplete one, or another writer."
+    return (sealed_manifest(path) or {}).get("run")
 
 def clean_leftovers(
     parent: Path,
@@ -249,7 +252,7 @@ def clean_leftovers(
         # where locks are unavailable, only its own directories are known to be abandoned
         with lock(old, sure=writer not in (None, by)) as free:
             if not free: continue
-            is_whole = is_complete(old)
+            is_whole = sealed_manifest(old) is not None
             if is_whole and not place.exists():
                 # another writer may just have created the path
                 with suppress(OSError):
@@ -273,27 +276,21 @@ class CheckpointInfo(NamedTuple):
         "Return the time of writing, in seconds since 1970."
         return self.manifest.get("written") or (self.path / "trainer_state.json").stat().st_mtime
 
-def has_training_args(path: Path) -> bool:
+def is_trainer_checkpoint(path: Path) -> bool:
     """Check whether the Trainer has written a checkpoint, perhaps over one of this package; an override of `_save` may
-    write a file of this name into one of this package, whose manifest lists it."""
-    if not (path / "training_args.bin").is_file(): return False
+    write a training_args.bin into one of this package, whose manifest lists it."""
+    if not (path / "trainer_state.json").is_file(): return False
+    if not (path / "training_args.bin").is_file():
+        return not any((path / name).is_file() for name in ("run.json", MANIFEST_NAME))
     try:
         return "training_args.bin" not in json.loads((path / MANIFEST_NAME).read_text("utf-8"))["files"]
     except (OSError, ValueError, KeyError):
         return True
 
-def is_trainer_checkpoint(path: Path) -> bool:
-    "Check whether a checkpoint has the Trainer's layout."
-    return (path / "trainer_state.json").is_file() and (has_training_args(path) or not (path / "run.json").is_file())
-
-def has_manifest(path: Path) -> bool:
-    "Check whether this package has written a checkpoint, and the Trainer has not written over it."
-    return (path / MANIFEST_NAME).is_file() and not has_training_args(path)
-
 def inspect_checkpoint(path: Path, step: int) -> CheckpointInfo:
     "Describe one checkpoint directory, comparing sizes only."
     if path.name != f"checkpoint-{step}": return CheckpointInfo(step, path, {}, describe_leftover(path))
-    if is_trainer_checkpoint(path) and not has_manifest(path): return CheckpointInfo(step, path, {}, "")
+    if is_trainer_checkpoint(path): return CheckpointInfo(step, path, {}, "")
     try:
         return CheckpointInfo(step, path, verify_checkpoint(path, every_byte=False), "")
     except CorruptCheckpoint as error:
@@ -396,13 +393,6 @@ def checkpoints_to_delete(
     kept |= {p.resolve() for p in mine[-1:]}
     over = max(len(mine) + len(retired) - max(limit, len(kept)), 0)
     return former + [p for p in (*retired, *mine) if p.resolve() not in kept][:over]
-
-def checkpoint_run_id(path: Path) -> str | None:
-    "Return the id of the run that has written a checkpoint; None for an incomplete one, or another writer."
-    try:
-        return verify_checkpoint(path, every_byte=False).get("run")
-    except CorruptCheckpoint:
-        return None
 
 def rotate_checkpoints(
     folder: str | Path, run_id: str,

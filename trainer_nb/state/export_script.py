@@ -32,25 +32,20 @@ from ..engine.overrides import TrainerBase
 from ..engine.run_state import hide_token
 from ..engine.settings import SETTABLE
 from .script_source import LASTING_ACTS, Action, RunStart, Statement, ancestor_run_ids, collect_actions
-from .script_source import drop_returns, executed_statements, explain_acts, find_construction
+from .script_source import drop_returns, executed_statements, find_construction, find_doubts
 from .script_source import find_run_start, indent_code, module_level, select_statements, user_namespace
 
 # %% ../../nbs/07_state/19_export_script.ipynb #114bb05c
 def literal_code(value: object) -> str:
-    "Return a plain value as code, with double quotes."
-    if isinstance(value, list): return f"[{', '.join(map(literal_code, value))}]"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{literal_code(k)}: {literal_code(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, float) and not math.isfinite(value): return f'float("{value}")'
-    code = repr(value)
-    return f'"{code[1:-1]}"' if isinstance(value, str) and code[0] == "'" and '"' not in code else code
+    "Return a plain value as code."
+    return f"float('{value}')" if isinstance(value, float) and not math.isfinite(value) else repr(value)
 
 def keyword_code(values: Mapping[str, object]) -> str:
     "Return values as keyword arguments."
     return ", ".join(f"{k}={literal_code(v)}" for k, v in values.items())
 
 def _freeze_code(data: dict) -> str:
-    return ", ".join([*map(literal_code, data["groups"]), *(["eval_mode=True"] if data.get("eval_mode") else [])])
+    return ", ".join([*map(repr, data["groups"]), *(["eval_mode=True"] if data.get("eval_mode") else [])])
 
 def set_code(
     learn: str,  # the learner's name
@@ -80,23 +75,17 @@ class ScriptMode(NamedTuple):
 
     def check(self, args: TrainingArguments):
         "Raise ValueError for a combination that makes no sense, or settings that write no checkpoint to resume from."
+        name = "resume" if self.resume else "keep_global_batch"
         if (self.keep_global_batch or self.resume) and not self.train:
-            name = "resume" if self.resume else "keep_global_batch"
             raise ValueError(
                 f"export_script({name}=True) is for a script that trains to the end: give train=True, too. Without it,"
                 " the script repeats what was done here, with as many processes, and compares the weights."
             )
-        if not self.resume: return
-        if args.output_dir is None:
+        is_saved = args.output_dir is not None and (args.save_strategy != "no" or args.enable_jit_checkpoint)
+        if self.resume and (args.save_only_model or not is_saved):
             raise ValueError(
-                "export_script(resume=True) is for a run that writes checkpoints, and this one has no folder for them:"
-                " give the Learner output_dir=."
-            )
-        if args.save_only_model or (args.save_strategy == "no" and not args.enable_jit_checkpoint):
-            setting = "save_only_model=True" if args.save_only_model else "save_strategy='no'"
-            raise ValueError(
-                f"export_script(resume=True): with {setting} the run writes no checkpoint that can be resumed;"
-                " leave it out."
+                "export_script(resume=True) is for a run that writes checkpoints from which it can be resumed: give the"
+                " Learner output_dir=, and neither save_only_model=True nor save_strategy='no'."
             )
 
 # %% ../../nbs/07_state/19_export_script.ipynb #b916e379
@@ -124,7 +113,7 @@ def make_draft(learner: TrainerBase, mode: ScriptMode, start: RunStart) -> Draft
     kept = select_statements(statements, made, own)
     count = kept.index(made) + 1
     actions = collect_actions(learner, kept[count:], start)
-    doubts = explain_acts(learner, actions)
+    doubts = find_doubts(learner, actions)
     actions = drop_returns(actions)
     if mode.keep_global_batch:
         # in place of launches with the numbers of processes of the session
@@ -140,6 +129,11 @@ def make_draft(learner: TrainerBase, mode: ScriptMode, start: RunStart) -> Draft
     return Draft(learner, mode, start, name, own, kept[:count], actions, teachers, doubts)
 
 # %% ../../nbs/07_state/19_export_script.ipynb #6d9420c5
+def first_weights(draft: Draft) -> dict[str, torch.Tensor]:
+    "Return the tensors with which the run began; of a model that model_init makes again, only those of the loss."
+    is_made = draft.learner.model_init is not None
+    return {n: t for n, t in draft.start.weights().items() if n.startswith("(loss).") or not is_made}
+
 def start_lines(draft: Draft) -> list[str]:
     "Return the lines that bring the learner to the beginning of the run."
     name = draft.name
@@ -151,10 +145,11 @@ def start_lines(draft: Draft) -> list[str]:
         changed = {k: v for k, v in settings.items() if is_given(v, defaults[k]) and (k in SETTABLE or v != present[k])}
         lines.append(set_code(name, {k: v for k, v in changed.items() if k not in ("output_dir", "hub_token")}))
     if draft.learner.args.output_dir is not None: lines.append(f"{name}.args.output_dir = _output_dir")
+    first = first_weights(draft)
     if draft.learner.model_init is None: lines.append(f'_script.load_weights({name}.model, _files / "first.safetensors")')
-    if draft.start.weights("(loss)."):
-        lines.append(f'_script.load_weights({name}.loss_func, _files / "first_loss.safetensors")')
-    names = [n for n in draft.start.weights() if f"weights/{n}" in draft.start.snapshot.tensors]
+    if any(n.startswith("(loss).") for n in first):
+        lines.append(f'_script.load_weights({name}.loss_func, _files / "first.safetensors", "(loss).")')
+    names = [n for n, _ in draft.learner.model.named_parameters() if f"weights/{n}" in draft.start.snapshot.tensors]
     frozen = [n for n in names if n not in draft.start.snapshot.values["trainable"]]
     if settings is not None and frozen:
         lines.append(f"for _name, _p in {name}.model.named_parameters(): _p.requires_grad_(_name not in {frozen!r})")
@@ -223,13 +218,16 @@ def begin_script(
     random.setstate((3, tuple(states["python"].tolist()), None))
     return files_folder(path), output_dir
 
-def load_weights(module: torch.nn.Module, file: str | Path):
-    "Load the weights and buffers that a module had when the run began."
+def load_weights(
+    module: torch.nn.Module,
+    file: str | Path,
+    prefix: str = "",  # of their names in the file
+):
+    "Load the weights and buffers that a module had when the run began; quantized ones, which no file has, stay."
     tensors = load_file(file)
     with torch.no_grad():
         for name, t in [*module.named_parameters(), *module.named_buffers()]:
-            # a frozen one that the file lacks is quantized, and stays as it is
-            if name in tensors or t.requires_grad: t.copy_(tensors[name])
+            if prefix + name in tensors: t.copy_(tensors[prefix + name])
 
 def weights_digest(model: torch.nn.Module) -> str:
     "Return the SHA-256 of a model's weights and buffers."
@@ -367,8 +365,7 @@ def file_tensors(draft: Draft) -> dict[str, dict[str, torch.Tensor]]:
         "python": torch.tensor(python_state[1]),
     }
     files = {"generators": generators}
-    if draft.learner.model_init is None: files["first"] = draft.start.weights()
-    if loss := draft.start.weights("(loss)."): files["first_loss"] = loss
+    if first := first_weights(draft): files["first"] = first
     for name, module in draft.teachers.items():
         files[name] = dict([*module.named_parameters(), *module.named_buffers()])
     return files

@@ -20,7 +20,7 @@ from ..args.validation import TRAINER_FILE, read_trainer_args
 from ..core.callbacks import TrainerControl, TrainerState, exported_state
 from ..core.history import History
 from ..core.log_file import to_plain_data
-from ..core.seeding import SEED_FORWARD, mix_seed, preserve_generators
+from ..core.seeding import SEED_FORWARD, mix_seed
 from ..data.sampling import Cursor
 from ..data.sources import MapSource
 from ..engine.overrides import TrainerBase
@@ -149,24 +149,10 @@ def read_trainer_state(folder: Path) -> TrainerState:
     raise CorruptCheckpoint(f"{path} is truncated, or was not written by the Trainer. Resume from an older checkpoint.")
 
 def position_after_batches(feed, epoch: int, batches: int) -> int:
-    "Return the number of samples in the first micro-batches of an epoch, reading them if necessary."
-    if isinstance(feed.source, MapSource):
-        order = feed.source.plan(epoch)
-        return (
-            min(order.size * batches, order.samples)
-            if hasattr(order, "size")
-            else sum(batch.samples for batch in islice(order.iterate_from(0), batches))
-        )
-    cursor = Cursor(epoch, 0)
-    with preserve_generators():
-        for _ in range(batches):
-            window = feed.take(cursor, 1)
-            if not window:
-                raise ValueError(
-                    f"the data ends in epoch {epoch} after {cursor.position} samples, and the Trainer was past that"
-                )
-            cursor = window[0].after
-    return cursor.position
+    "Return the number of samples in the first micro-batches of an epoch."
+    order = feed.source.plan(epoch)
+    if hasattr(order, "size"): return min(order.size * batches, order.samples)
+    return sum(batch.samples for batch in islice(order.iterate_from(0), batches))
 
 # %% ../../nbs/07_state/05_hf_checkpoint.ipynb #faa47d02
 def resume_position(
@@ -177,14 +163,11 @@ def resume_position(
     window = run.args.gradient_accumulation_steps
     batches = run.loader.batches
     step = state.global_step
-    if batches:
-        epoch = step // math.ceil(batches / window)
-        behind = step % math.ceil(batches / window) * window
-    else:
-        # the Trainer counts all steps of the run as one epoch until the stream ends
-        epoch = int(state.epoch)
-        batches = (state.max_steps or run.state.max_steps) * window
-        behind = round((state.epoch - epoch) * batches) if epoch else step * window
+    if not isinstance(run.loader.source, MapSource):
+        raise ValueError("the Trainer's files have no position in a stream; read the weights with the model's"
+                         " from_pretrained(), and begin a new run with them")
+    epoch = step // math.ceil(batches / window)
+    behind = step % math.ceil(batches / window) * window
     here = epoch + behind / batches
     if state.epoch and abs(here - state.epoch) * batches > 0.5:
         raise ValueError(
@@ -200,7 +183,7 @@ def position_fields(run: RunState, state) -> dict:
     "Return the fields of a run that hold its position, with the tasks due there."
     (epoch, behind), batches, args = resume_position(run, state), run.loader.batches, run.args
     before = args.save_strategy == "steps" or (args.save_strategy == "best" and args.eval_strategy == "steps")
-    if before and epoch and not behind and batches:
+    if before and epoch and not behind:
         epoch = epoch - 1
         behind = batches
     over = state.global_step >= run.state.max_steps
@@ -213,23 +196,13 @@ def position_fields(run: RunState, state) -> dict:
         "begun": True,
         "epoch_open": is_open,
         "due": [(due, "", {}, None)] if due else [],
-        "samples": count_seen_samples(run, cursor),
+        "samples": (epoch and epoch * position_after_batches(run.loader, 0, run.loader.batches)) + cursor.position,
         "logged": state.global_step,
         "finished": False,
         "seconds": 0.0,
         "control": TrainerControl(),
     }
 
-def count_seen_samples(run: RunState, cursor: Cursor) -> int:
-    "Return the number of samples trained on; an epoch of a stream counts as its batches, or as none."
-    if not cursor.epoch: return cursor.position
-    batches = run.loader.batches or 0
-    of_epoch = (
-        position_after_batches(run.loader, 0, batches)
-        if isinstance(run.loader.source, MapSource)
-        else batches * run.args.train_batch_size
-    )
-    return cursor.epoch * of_epoch + cursor.position
 
 # %% ../../nbs/07_state/05_hf_checkpoint.ipynb #eed623cb
 def reconcile_state(
@@ -286,16 +259,15 @@ def merge_callback_states(
     states,  # of the learner's callbacks, from a snapshot
 ) -> list:
     "Return the callbacks' states, taking the Trainer's for those of the same class."
-    takes = [exported_state(c) is not None and not hasattr(c, "load_state_dict") for c in run.callbacks.callbacks]
-    left = {}
-    for kind in {kind for (kind, *_), ok in zip(states, takes) if ok and kind in held}:
+    merged = []
+    for i, (callback, (kind, state, made)) in enumerate(zip(run.callbacks.callbacks, states)):
+        theirs = held.get(kind, []) if isinstance(held.get(kind, []), list) else [held[kind]]
         # for several of one class the Trainer appends at each save: the last ones are current
-        n = sum(k == kind for k, *_ in states)
-        left[kind] = held[kind][-n:] if isinstance(held[kind], list) else [held[kind]]
-    def of(kind: str, state, made):
-        theirs = left[kind].pop(0) if left.get(kind) else None
-        return (state, made) if theirs is None else (theirs.get("attributes", {}), theirs.get("args"))
-    return [(kind, *(of(kind, state, made) if ok else (state, made))) for (kind, state, made), ok in zip(states, takes)]
+        after = sum(k == kind for k, *_ in states[i:])
+        if after <= len(theirs) and exported_state(callback) is not None and not hasattr(callback, "load_state_dict"):
+            state, made = theirs[-after].get("attributes", {}), theirs[-after].get("args")
+        merged.append((kind, state, made))
+    return merged
 
 # %% ../../nbs/07_state/05_hf_checkpoint.ipynb #c784c495
 def state_fields(run: RunState, there: TrainerState, state: TrainerState, mine: dict) -> dict:

@@ -118,31 +118,28 @@ def is_checkpoint_name(name: str) -> bool:
     "Return whether a folder in a repository is a checkpoint."
     return name == "last-checkpoint" or CHECKPOINT_PATTERN.fullmatch(name) is not None
 
-def link_file(source: str, target: str) -> None:
-    "Link a file that is never changed, or copy it where links are unavailable, unless the target is there already."
-    try:
-        os.link(source, target)
-    except FileExistsError:
-        pass
-    except OSError:
-        shutil.copy2(source, target)
-
-def copy_file(source: str, target: str) -> None:
-    "Copy a file, unless it has just been removed or the target is there already."
-    with suppress(FileNotFoundError):
-        if not os.path.exists(target): shutil.copy2(source, target)
-
-def add_files(source: Path, target: Path, excluded: tuple[str, ...], copy: Callable[[str, str], None]) -> None:
-    "Add the files and folders of a folder to another one, except those that match a pattern."
-    shutil.copytree(source, target, ignore=shutil.ignore_patterns(*excluded), copy_function=copy, dirs_exist_ok=True)
+def add_files(
+    source: Path,
+    target: Path,
+    excluded: tuple[str, ...] = (),  # patterns of names
+    links: bool = False,  # link the files, which are never changed, where links are available
+) -> None:
+    "Add the files and folders of a folder to another one, except those that it has, or that have just been removed."
+    def add(file: str, copy: str) -> None:
+        if os.path.exists(copy): return
+        with suppress(FileNotFoundError):
+            if links:
+                with suppress(OSError): return os.link(file, copy)
+            shutil.copy2(file, copy)
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns(*excluded), copy_function=add, dirs_exist_ok=True)
 
 def add_model(output_dir: str | Path, checkpoint: Path | None, target: Path, texts: Mapping[str, str] = {}) -> None:
     "Add the files for the top of the repository: the model in a checkpoint, and the other files in `output_dir`."
     for name, text in texts.items():
         (target / name).write_text(text, encoding="utf-8")
     if checkpoint is not None:
-        add_files(checkpoint, target, _RUN_FILES, link_file)
-    add_files(Path(output_dir), target, _NOT_PUSHED, copy_file)
+        add_files(checkpoint, target, _RUN_FILES, links=True)
+    add_files(Path(output_dir), target, _NOT_PUSHED)
 
 # %% ../../nbs/07_state/20_hub.ipynb #5ce5b1db
 # those that may be pushing when the process ends
@@ -153,17 +150,10 @@ def finish_uploads() -> None:
     for uploader in list(_UPLOADERS):
         uploader.wait()
 
-def forget_uploads() -> None:
-    "Leave the pushes to the parent of a forked process."
-    for uploader in list(_UPLOADERS):
-        uploader.begin()
-
 # called before the thread pools close, in which huggingface_hub works: the functions that are registered last are
 # called first
 if hasattr(threading, "_register_atexit"):
     threading._register_atexit(finish_uploads)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=forget_uploads)
 
 class Uploader:
     "Push a run to a repository, one commit after the other, while the run continues."
@@ -177,20 +167,18 @@ class Uploader:
         self.token, self.repo_id, self.url = token, repo_id, url
         # the checkpoint that was not pushed last, because the push before was not finished; None if there is none
         self.skipped: str | None = None
-        self.begin()
-        _UPLOADERS.add(self)
-
-    def begin(self) -> None:
-        "Begin with nothing to push."
         # its thread takes one push after the other
         self.client: Any = None
+        # the process that pushes; one that was forked from it leaves the pushes to it
+        self.pid = os.getpid()
         self.pushes: list[Push] = []
         # the checkpoint that is being written and will be pushed
         self.planned: str | None = None
+        _UPLOADERS.add(self)
 
     def is_done(self) -> bool:
         "Return True if nothing is being pushed."
-        return not (self.planned or self.pushes)
+        return self.pid != os.getpid() or not (self.planned or self.pushes)
 
     def submit(self, push: Push, fill: Callable[[Path], None]) -> Push:
         "Fill the folder of a push, and push it in the background, after the pushes before."
@@ -302,7 +290,7 @@ class Uploader:
                     about = args.save_dir, run.history.run_id, checkpoint.name, said, place, repo_id, args.hub_revision
                     def fill(folder: Path) -> None:
                         if place:
-                            add_files(checkpoint, folder, (), link_file)
+                            add_files(checkpoint, folder, links=True)
                         else:
                             add_model(args.save_dir, checkpoint, folder, texts)
                     self.submit(Push(*about), fill)

@@ -36,9 +36,9 @@ from ..engine.snapshot_fields import named_weights
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.tasks import restore_here
 from ..engine.user_state import report_lost
-from .async_save import get_saver, logged_rows, wait_for_save, wait_for_savers
+from .async_save import get_saver, wait_for_save, wait_for_savers
 from .checkpoint import read_checkpoint
-from .checkpoint_dirs import MANIFEST_NAME, clean_leftovers, find_latest_checkpoint, has_manifest
+from .checkpoint_dirs import MANIFEST_NAME, clean_leftovers, find_latest_checkpoint
 from .checkpoint_dirs import is_trainer_checkpoint, list_checkpoints, read_manifest
 from .checkpoint_dirs import verify_checkpoint
 from .data_fingerprint import describe_train_data
@@ -46,14 +46,6 @@ from .hf_checkpoint import read_trainer_checkpoint
 from .model_files import add_base_weights, read_weights_for_model
 
 # %% ../../nbs/07_state/10_resume.ipynb #59e5811a
-def describe_unusable_checkpoints(shelf) -> str:
-    "Return a text about checkpoints that cannot be resumed from; empty if there are none."
-    there = [f.path.name for f in list_checkpoints(shelf) if f.manifest.get("only_model")]
-    left = sorted(p.name for p in Path(shelf).glob("retired-*"))
-    if there: return f" ({there[-1]} holds the weights alone, because of save_only_model=True)"
-    if not left: return ""
-    return f" ({left[-1]} is of a discarded future; resume_from_checkpoint={str(Path(shelf, left[-1]))!r} takes it)"
-
 def resolve_checkpoint(
     learner: TrainerBase,
     where,  # a folder, or True for the newest in output_dir
@@ -64,18 +56,21 @@ def resolve_checkpoint(
         if learner.args.output_dir is None and not Path(shelf).is_dir():
             raise ValueError("There is no output_dir to look for a checkpoint in; name the checkpoint's folder.")
         # another learner may be writing the newest checkpoint
-        wait_for_savers(learner.run_state, Path(shelf).absolute())
+        wait_for_savers(Path(shelf), learner.run_state.interrupts)
         clean_leftovers(Path(shelf))
         found = find_latest_checkpoint(shelf)
         if found is None:
-            problem = f"No valid checkpoint found in output directory ({shelf}){describe_unusable_checkpoints(shelf)}"
-            raise ValueError(f"{problem}; without resume_from_checkpoint a new run begins.")
+            # with weights alone, or of a discarded future
+            others = sorted(p.name for p in Path(shelf).glob("*checkpoint-*"))
+            more = f" (resume_from_checkpoint={str(Path(shelf, others[-1]))!r} names another one)" if others else ""
+            raise ValueError(f"No valid checkpoint found in output directory ({shelf}){more}; without"
+                             " resume_from_checkpoint a new run begins.")
         return found.path
     if not isinstance(where, (str, os.PathLike)) or where == "":
         raise ValueError("A run is resumed from a folder, for example 'out/checkpoint-20', or with True from the "
                          f"newest one in output_dir; not from {short_repr(where)}.")
     folder = Path(where).expanduser().absolute()
-    wait_for_savers(learner.run_state, folder.parent)
+    wait_for_savers(folder.parent, learner.run_state.interrupts)
     if not folder.exists():
         clean_leftovers(folder.parent)
     # a folder of checkpoints may have a trainer_state.json as well
@@ -182,13 +177,8 @@ def describe_environment_change(
 ) -> list[str]:
     "Return a warning if the process differs in version, threads, device or number of processes."
     then = snapshot.values["made_with"]
-    texts = {"torch": "torch {}", "threads": "{} threads", "device": "the device {}", "processes": "{} processes"}
-    def describe(name, value):
-        if value == 1: return {"threads": "1 thread", "processes": "1 process"}[name]
-        return texts[name].format(value)
-    differ = [
-        f"{describe(k, then[k])} then, {describe(k, now[k])} now" for k in texts if then.get(k) not in (None, now[k])
-    ]
+    names = ("torch", "threads", "device", "processes")
+    differ = [f"{k} {then[k]} then, {now[k]} now" for k in names if then.get(k) not in (None, now[k])]
     return [f"{'; '.join(differ)}: the run continues, and the last bits of its numbers may differ"] if differ else []
 
 # %% ../../nbs/07_state/10_resume.ipynb #62d4fab4
@@ -221,14 +211,6 @@ def load_history(
             problem = error
     warn(f"The history of the run up to step {snapshot.step} is not at {path} ({problem}), so it begins here.")
     return History(run_id=run_id)
-
-def read_log_history(
-    history: History, folder: Path,
-    n: int,  # number of rows at the checkpoint
-) -> list[dict]:
-    "Return the logs from the history or, if it lacks them, from the Trainer's file."
-    rows = logged_rows(history)[:n]
-    return rows if len(rows) == n else TrainerState.load_from_json(folder / "trainer_state.json").log_history
 
 # %% ../../nbs/07_state/10_resume.ipynb #71ab48da
 class ResumeReport(NamedTuple):
@@ -314,15 +296,11 @@ def describe_frozen(
     acts = [e for e in run.history.events if not e["abandoned"]]
     if any(e["kind"] in ("freeze", "unfreeze") or "requires_grad" in e["data"].get("changed", ()) for e in acts): return []
     now = trainable_names(run)
-    found = []
-    for names, then, here, way in (
-        (before - now, "frozen", "trainable", "learn.unfreeze() trains all layers"),
-        (now - before, "trained", "frozen", "learn.freeze(...) leaves layers out"),
-    ):
-        if not names: continue
-        subject = f"{min(names)!r} and {len(names) - 1} more are" if len(names) > 1 else f"{min(names)!r} is"
-        found.append(f"{subject} {then} from here on, as in that run, although {here} in the model of this learner; {way}")
-    return found
+    changed = sorted(before ^ now)
+    if not changed: return []
+    kind = "trained" if changed[0] in now else "frozen"
+    return [f"{changed[0]!r} and {len(changed) - 1} more are {kind} from here on, as in that run, and not as in the model of"
+            " this learner; learn.unfreeze() trains all layers, and learn.freeze(...) leaves layers out"]
 
 # %% ../../nbs/07_state/10_resume.ipynb #510aac2c
 def restart_epoch_data(run: RunState, snapshot: Snapshot) -> list[str]:
@@ -344,7 +322,7 @@ def read_snapshot(
     "Read the snapshot in a folder of either layout."
     run = learner.run_state
     like = run.device.strategy.example if everywhere and run.device is not None else None
-    if is_trainer_checkpoint(folder) and not has_manifest(folder):
+    if is_trainer_checkpoint(folder):
         snapshot = read_trainer_checkpoint(learner, folder)
     else:
         snapshot = read_checkpoint(folder) if like is None else read_checkpoint(folder, like, run.device.world)
@@ -398,7 +376,8 @@ def restore_checkpoint(learner: TrainerBase, folder: Path, snapshot: Snapshot, e
         if not same and not len(run.history):
             snapshot.values["place"] = run.history.place()
         restore_here(learner, snapshot)
-        run.state.log_history = run.state.log_history or read_log_history(run.history, folder, about.get("logs", 0))
+        if not run.state.log_history:
+            run.state.log_history = TrainerState.load_from_json(folder / "trainer_state.json").log_history
         if run.loader is not None and about.get("data") not in (None, describe_train_data(learner)):
             # measured again below
             drop_loader(run)
@@ -439,10 +418,12 @@ def find_best_folder(run: RunState, path: Path) -> Path:
     ids = (run.history.run_id, run.history.parent)
     every = [path, *path.parent.glob(f"retired*{path.name}*")]
     def is_it(p):
-        if is_trainer_checkpoint(p) and not has_manifest(p): return True
+        if is_trainer_checkpoint(p): return True
         return (manifest := read_manifest(p)).get("run") in ids and manifest.get("step") == run.state.best_global_step
     mine = [p for p in every if p.is_dir() and is_it(p)]
-    if not mine: raise ValueError(f"{path} is not there any more, or is another run's")
+    if not mine:
+        back = f"learn.rewind(to={run.state.best_global_step}) and learn.save_checkpoint() write it again"
+        raise ValueError(f"{path} is not there any more, or is another run's; {back}")
     return mine[0]
 
 def best_fields(learner: TrainerBase) -> tuple:
@@ -451,7 +432,7 @@ def best_fields(learner: TrainerBase) -> tuple:
 
 def read_best_weights(learner: TrainerBase, folder: Path) -> tuple:
     "Return a checkpoint's weights by name, and its values or whether they are an average written here."
-    theirs = is_trainer_checkpoint(folder) and not has_manifest(folder)
+    theirs = is_trainer_checkpoint(folder)
     if theirs or verify_checkpoint(folder).get("only_model"):
         return read_weights_for_model(learner.model, folder), not theirs
     snapshot = read_snapshot(learner, folder)

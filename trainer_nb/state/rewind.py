@@ -55,23 +55,16 @@ class RewindReport(NamedTuple):
     base: int = 0         # the step from which it was replayed, which is exact
 
     def __repr__(self):
-        again = (
-            f"{self.replayed} step{'s' if self.replayed > 1 else ''} replayed in {format_duration(self.seconds)}"
-            if self.replayed
-            else "nothing had to be replayed"
-        )
-        same = (
-            ""
-            if not self.replayed
-            else (
-                "; every loss was the same"
-                if not self.different
-                else f"; the {self.differing} of step {self.different[0]} was not the same, step {self.base} is exact"
-            )
-        )
-        stay = f" Changes made at this step stay: {', '.join(self.changes)}" if self.changes else ""
-        undo = "; rewind(1) undoes them" if self.changes and self.step else ""
-        return f"Back at step {self.step}: {again}{same}.{stay}{undo}{'.' if stay else ''}"
+        text = f"Back at step {self.step}: nothing had to be replayed."
+        if self.replayed:
+            same = "every loss was the same"
+            if self.different:
+                same = f"the {self.differing} of step {self.different[0]} was not the same, step {self.base} is exact"
+            steps = "step" if self.replayed == 1 else "steps"
+            text = f"Back at step {self.step}: {self.replayed} {steps} replayed in {format_duration(self.seconds)}; {same}."
+        if not self.changes: return text
+        undo = "; rewind(1) undoes them" if self.step else ""
+        return f"{text} Changes made at this step stay: {', '.join(self.changes)}{undo}."
 
 # the names of changes of other kinds than settings, as they are shown
 _OTHER_CHANGES = {

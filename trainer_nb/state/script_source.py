@@ -52,6 +52,8 @@ class Statement:
         self.end = (cell, node.end_lineno or node.lineno, node.end_col_offset or 0)
         self.where = f"cell [{cell}]" if cell else f"line {node.lineno}"
         self.defines = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom))
+        # a value in the output of a cell
+        self.only_shows = isinstance(node, ast.Expr) and not isinstance(node.value, ast.Call)
         table = symtable.symtable(text, "<cell>", "exec")
         self.binds = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}
         self.reads = global_reads(table) | (self.binds if isinstance(node, ast.AugAssign) else set())
@@ -64,16 +66,6 @@ class Statement:
     def contains(self, place: tuple[int, int, int]) -> bool:
         "Return whether a place is in this statement."
         return self.start <= place < self.end
-
-    def can_be_repeated(self) -> bool:
-        "Return whether this can stand in a script, and does more than show a value."
-        if isinstance(self.node, ast.Expr) and not isinstance(self.node.value, ast.Call): return False
-        try:
-            compile(self.text, "<script>", "exec", dont_inherit=True)
-        except SyntaxError:
-            # it awaits something
-            return False
-        return True
 
 def is_code_of(text: str, node: ast.stmt) -> bool:
     "Check whether a text is the code of a single statement."
@@ -89,16 +81,6 @@ def indent_code(text: str) -> str:
     same = is_code_of(f"if 1:\n{indented}", ast.If(ast.Constant(1), [node], []))
     return indented if same else textwrap.indent(ast.unparse(node), "    ")
 
-def typed_text(lines: list[str], node: ast.stmt) -> str:
-    "Return the text of a statement as typed in the lines of a cell, with the comments above it."
-    def text_from(line: int) -> str: return textwrap.dedent("\n".join(lines[line:node.end_lineno])).rstrip().rstrip(";")
-    first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))]) - 1
-    # other statements are on the same line
-    if not is_code_of(text_from(first), node): return ast.unparse(node)
-    while first and re.match(r"\s*#(?!\s*\|)", lines[first - 1]):
-        first -= 1
-    return text_from(first)
-
 def split_statements(
     text: str,
     cell: int,  # its number; 0 for a script
@@ -106,21 +88,28 @@ def split_statements(
 ) -> list[Statement]:
     "Return the statements of a cell or a script."
     try:
-        nodes = ast.parse(text).body
+        compile(text, "<script>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError):
-        # the text was never executed, or is not Python
+        # the text was never executed, is not Python, or awaits something, which no script can
         return []
+    nodes = ast.parse(text).body
+    lines = text.splitlines()
     statements: list[Statement] = []
+    end = 0
     while nodes and nodes[0].lineno <= last_line:
         node = nodes.pop(0)
+        typed = textwrap.dedent("\n".join(lines[end:node.end_lineno])).strip().rstrip(";")
+        end = node.end_lineno or node.lineno
         call = node.value if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
         if isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'" and not node.orelse:
             nodes = node.body + nodes
+            end = node.lineno
         elif call is not None and ast.unparse(call.func).startswith("get_ipython().run_"):
             given = [a.value for a in call.args if isinstance(a, ast.Constant)]
             if given and given[0] in ("time", "capture", "prun"): statements += split_statements(str(given[-1]), cell)
         else:
-            statements.append(Statement(node, typed_text(text.splitlines(), node), cell))
+            # with the comments above it, unless other statements are on the same line
+            statements.append(Statement(node, typed if is_code_of(typed, node) else ast.unparse(node), cell))
     return statements
 
 def user_namespace() -> dict[str, object]:
@@ -193,7 +182,7 @@ def select_statements(
             raise InvalidOperation(f"export_script() cannot repeat what made `{lost[0]}`, because it comes from a method of a"
                                    " learner or from IPython; write it to a file, and read it in a cell.")
         if s is made or s.defines or not (
-            is_replaced or s.reads & missing or not s.can_be_repeated() or calls_verb(s) or (is_after and is_journaled(s, own))
+            is_replaced or s.reads & missing or s.only_shows or calls_verb(s) or (is_after and is_journaled(s, own))
         ):
             missing -= s.binds
             kept.append(s)
@@ -227,10 +216,9 @@ class RunStart:
     settings: dict | None = None  # by name; None: those that the learner was made with
     since: float = 0.0            # time after which acts count
 
-    def weights(self, prefix: str = "") -> dict[str, torch.Tensor]:
-        'Return the first weights and buffers by name, of the model or, with the prefix "(loss).", of the loss.'
-        tensors = {n.split("/", 1)[1]: t for n, t in self.snapshot.tensors.items() if n.startswith(("weights/", "buffers/"))}
-        return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith("(loss).") == bool(prefix)}
+    def weights(self) -> dict[str, torch.Tensor]:
+        'Return the first weights and buffers by name; names of the loss begin with "(loss).".'
+        return {n.split("/", 1)[1]: t for n, t in self.snapshot.tensors.items() if n.startswith(("weights/", "buffers/"))}
 
 def find_run_start(learner: TrainerBase) -> RunStart:
     "Return where a run began; raise InvalidOperation if its first weights are no longer known."
@@ -309,42 +297,36 @@ def drop_returns(actions: Sequence[Action]) -> list[Action]:
     "Return actions at the steps at which they are repeated; what a run that went back has kept is done there."
     arranged: list[Action] = []
     for a in actions:
-        if a.event is not None and a.event["kind"] in _RETURNS:
-            for earlier in arranged:
-                earlier.step = min(earlier.step, a.step)
-            if not a.event["data"].get("by"): continue
-        arranged.append(a)
+        kind = a.event["kind"] if a.event is not None else ""
+        for earlier in arranged if kind in _RETURNS else ():
+            earlier.step = min(earlier.step, a.step)
+        # a change by hand is that of a cell
+        if kind != "by hand" and not (kind in _RETURNS and not a.event["data"].get("by")):  # type: ignore[index]
+            arranged.append(a)
     return arranged
 
-def explain_acts(learner: TrainerBase, actions: list[Action]) -> list[str]:
-    """Remove changes by hand from the actions; return doubts about the acts that no cell repeats, and the replays. Raise
-    InvalidOperation for a change by hand that was undone, or was made within a step."""
+def find_doubts(learner: TrainerBase, actions: list[Action]) -> list[str]:
+    """Return sentences about the acts that no cell repeats, and the replays of callbacks. Raise InvalidOperation for a change
+    by hand that was undone, or was made within a step."""
     ids = ancestor_run_ids(learner.history)
-    orders = [count - 0.5 for key, (_, _, count) in VERB_CALLS.items() if key[3] in ids]
+    # as those of statements: half before the event that follows the call of a verb
+    orders = [*(count - 0.5 for key, (_, _, count) in VERB_CALLS.items() if key[3] in ids), len(learner.history.events) - 0.5]
+    changed = {a.order for a in actions if a.statement is not None and a.is_change}
     doubts = []
-    # statements by which no other act is explained
-    others = [(a, a.statement.text) for a in actions if a.statement is not None and a.is_change]
     for a, e in [(a, a.event) for a in actions if a.event is not None and a.event["kind"] in _RETURNS + _OBJECT_ACTS]:
-        kind, data = e["kind"], e["data"]
-        if kind in _RETURNS and data.get("by"):
-            doubts.append(f"A callback has called {kind}() at step {a.step}, and the script has no snapshots; let the"
-                          " callback change settings instead.")
-        if kind in _RETURNS: continue
-        if kind == "by hand":
-            actions.remove(a)
-            if "gradients" in data["changed"] or (e["abandoned"] and "weights" in data["changed"]):
-                raise InvalidOperation(f"export_script() cannot repeat a change of {', '.join(data['changed'])} by hand (after step"
-                                       f" {a.step}) that is part of a debug step or was undone later; make it in a callback.")
-            # the cell before the verb that noticed the change
-            before = max((o for o in orders if o < a.order), default=-1)
-            cells = [s for s in actions if s.statement is not None and s.order == before and s.is_change]
-        elif data.get("by"):
+        kind, data, by_hand = e["kind"], e["data"], e["kind"] == "by hand"
+        if kind in _RETURNS:
+            if data.get("by"):
+                doubts.append(f"A callback has called {kind}() at step {a.step}, and the script has no snapshots; let the"
+                              " callback change settings instead.")
             continue
-        else:
-            method = data["method"] if kind == "override" else kind.replace("remove", "(remove|pop)")
-            cells = [s for s, text in others if s in actions and re.search(rf"\.{method}\b", text)][:1]
-            others = [(s, text) for s, text in others if s not in cells]
-        if not e["abandoned"] and not cells:
+        if by_hand and ("gradients" in data["changed"] or (e["abandoned"] and "weights" in data["changed"])):
+            raise InvalidOperation(f"export_script() cannot repeat a change of {', '.join(data['changed'])} by hand (after step"
+                                   f" {a.step}) that is part of a debug step or was undone later; make it in a callback.")
+        if e["abandoned"] or (data.get("by") and not by_hand): continue
+        # the cells before the verb that noticed the change, or those in which the act was made
+        near = {max((o for o in orders if o < a.order), default=-1), *([] if by_hand else [min(o for o in orders if o > a.order)])}
+        if not near & changed:
             doubts.append(f"After step {a.step} there was {describe_act(kind, data)}, and the script does not do it, since no cell"
                           " of its own has; put it into one, or use learn.set(...), learn.freeze(...) or a callback.")
     return doubts
