@@ -185,8 +185,8 @@ def harass(kernel, seed, presses, workers=0, **settings):
 
 
 def test_any_presses_and_the_same_bytes(kernel, tmp_path):
-    shown = harass(kernel, 1, 60, epochs=25, delay=0.004, output_dir=str(tmp_path))
-    assert shown["paused"] > 10 and shown["given up"] > 1, shown
+    shown = harass(kernel, 1, 30, epochs=14, delay=0.004, output_dir=str(tmp_path))
+    assert shown["paused"] > 5 and shown["given up"] > 0, shown
 
 
 def test_any_presses_with_data_workers(kernel, tmp_path):
