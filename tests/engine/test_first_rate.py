@@ -88,7 +88,7 @@ def test_the_dashboard():
     learn.snapshot()
     assert "lr = 0.03 from step 1 on" in COMMANDS["set"](learn, {"lr": 0.03})["text"]
     first = settings_form(learn)[0]
-    assert (first["name"], first["value"]) == ("lr", 0.03) and "base of the schedule" in first["help"] and json.dumps(first)
+    assert (first["name"], first["value"]) == ("lr", 0.03) and "base of the schedule" in first["effect"] and json.dumps(first)
     learn.step()
     assert settings_form(learn)[0]["value"] == learn.optimizer.param_groups[0]["lr"]
     many = hard_learner(layer_groups=["inner"], learning_rate=[0.01, 0.02])

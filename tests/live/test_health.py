@@ -111,6 +111,8 @@ def test_differences_that_the_figures_do_not_show_are_none():
     said = replayed(losses)[300]
     assert said.tone == "plain" and said.sentence.startswith("No clear trend: mean loss 3.21 over")
     assert replayed([0.0] * 60)[60].sentence == "No clear trend: mean loss 0 over the last 15 steps, 0 over the 15 before."
+    fallen = replayed([*np.linspace(2.3, 0.002, 100), *[0.001, 0.003] * 100])[300]
+    assert fallen.sentence == "The loss has fallen from 1.44 at first, with no clear trend now: mean 2.01e-3 over the last 75 steps, 1.99e-3 over the 75 before."
 
 
 def test_the_first_steps():

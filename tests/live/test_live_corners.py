@@ -272,6 +272,8 @@ def test_what_a_click_on_a_step_does(tmp_path):
     present = learn.snapshot()
     assert "after step 2" in told("rewind", to=2) and answers[-1]["action"][1] == "undo" and learn.run(steps=1)
     assert "after step 6" in told("undo") and differences(learn.snapshot(), present) == [] and told("rewind", to=2) and "after step 6" in told("undo") and "are not kept" in told("undo")
+    # the snapshots from which a rewind replays little are kept
+    assert learn.rewind(1).replayed <= 3
     assert "after step 2" in told("rewind", to=2) and "after step 1" in told("rewind", n=1)
     learn.run(steps=1)
     learn.set(lr=0.5)

@@ -54,9 +54,12 @@ def status(**changes):
             "rate": "9 steps/s", "left": "5 s", "elapsed": "5 s", "memory": None, "evaluating": None, "tone": "good", "verdict": "The loss is falling", **changes}
 
 
-SETTINGS = [{"name": "lr", "value": 1e-3, "kind": "float", "log": True, "help": "of the next step"}, {"name": "learning_rate", "value": 1e-3, "kind": "float", "log": True, "help": ""}, {"name": "max_steps", "value": 100, "kind": "int", "help": ""},
-            {"name": "eval_strategy", "value": "no", "kind": "choice", "choices": ["no", "steps"], "help": ""}, {"name": "bf16", "value": False, "kind": "bool", "help": ""},
-            {"name": "run_name", "value": "one", "kind": "text", "help": ""}]
+def setting(name, value, group="Training", kind="float", help="", **more):
+    return {"name": name, "value": value, "text": str(value), "group": group, "kind": kind, "help": help, "effect": "from the next step on", **more}
+
+
+SETTINGS = [setting("lr", 1e-3, ""), setting("learning_rate", 1e-3), setting("max_steps", 100, kind="int", help="total number of optimizer steps"), setting("bf16", False, kind="bool"),
+            setting("eval_strategy", "no", "Evaluation", "choice", choices=["no", "steps"]), setting("run_name", "one", "Logging", "text")]
 
 
 def everything(**changes):
@@ -154,6 +157,16 @@ def test_settings_send_one_command_each(live):
     assert live.orders() == [("set", o) for o in [{"max_steps": 200}, {"eval_strategy": "steps"}, {"bf16": True}, {"run_name": "two"}, {"lr": 3e-4}]]
 
 
+def test_settings_stand_in_groups_and_are_found(live):
+    "By their names, their words and the names of their groups."
+    live.tab.get_by_text("More settings").click()
+    visible = lambda: [o.split("\n")[0] for o in live.tab.locator(".tnb-setting-group > :visible").all_inner_texts()]
+    assert visible() == ["Training", "learning_rate", "max_steps", "bf16", "Evaluation", "eval_strategy", "Logging", "run_name"]
+    for words, names in [("optimizer TOTAL", ["Training", "max_steps"]), ("eval", ["Evaluation", "eval_strategy"]), ("nowhere", [])]:
+        live.tab.get_by_role("searchbox", name="find a setting").fill(words)
+        assert visible() == names and live.field("Learning rate").is_visible()
+
+
 def test_a_setting_is_called_in_messages_as_on_the_page(live):
     live.field("Learning rate").fill("abc")
     live.field("Learning rate").press("Enter")
@@ -170,7 +183,7 @@ def test_the_slider_applies_when_it_is_let_go(live):
     mouse.down()
     for share in (0.6, 0.7, 0.8): mouse.move(x + box["width"] * share, y)
     assert live.orders() == []
-    live.feed({"kind": "news", "settings": [{**SETTINGS[0], "value": 5e-4}]})   # the kernel's news do not take it out of the hand
+    live.feed({"kind": "news", "settings": [{**SETTINGS[0], "value": 5e-4, "text": "5e-4"}]})   # the kernel's news do not take it out of the hand
     shown = float(live.field("Learning rate").input_value())
     mouse.up()
     live.tab.wait_for_function("sent.some(o => o.kind == 'do')")
@@ -216,7 +229,7 @@ def test_a_field_under_the_hand_keeps_its_text(live):
     live.tab.get_by_text("More settings").click()
     field, other = live.field("max_steps"), live.field("run_name")
     field.fill("30")
-    live.feed({"kind": "news", "settings": [{**o, "value": {"max_steps": 120, "run_name": "new"}.get(o["name"], o["value"])} for o in SETTINGS]})
+    live.feed({"kind": "news", "settings": [{**o, **{"max_steps": {"value": 120, "text": "120"}, "run_name": {"value": "new", "text": "new"}}.get(o["name"], {})} for o in SETTINGS]})
     assert (field.input_value(), other.input_value()) == ("30", "new")
     field.press("Escape")
     assert field.input_value() == "120"
@@ -479,7 +492,7 @@ def test_texts_are_texts(live):
     given["evaluations"] = {"columns": [HOSTILE], "rows": [[HOSTILE]], "earlier": 2}
     given["notices"] = [{"tone": HOSTILE, "text": HOSTILE, "at": HOSTILE, "action": [HOSTILE, "finding", {"line": HOSTILE}]}]
     given["layers"] = [{"title": HOSTILE, "label": HOSTILE, "rows": [HOSTILE], "columns": 2, "x": [1, 50], "log": False, "buffer": 1}]
-    given["settings"] = [{"name": HOSTILE, "value": HOSTILE, "kind": "text", "help": HOSTILE}, {"name": "c", "value": HOSTILE, "kind": "choice", "choices": [HOSTILE], "help": ""}]
+    given["settings"] = [setting(HOSTILE, HOSTILE, HOSTILE, "text", HOSTILE), setting("c", HOSTILE, kind="choice", choices=[HOSTILE])]
     live.feed(given, [blocks(50), np.ones((1, 2))])
     live.tab.locator(".tnb-notice .tnb-button").click()
     assert live.orders()[-1] == ("finding", {"line": HOSTILE})
@@ -652,10 +665,10 @@ def test_metrics_stand_in_sections(live):
     live.js("""(kept => Object.defineProperty(window, "localStorage", { value: { getItem: o => kept[o] ?? null, setItem: (o, text) => { kept[o] = text } } }))({})""")
     live.feed(content, [blocks(50)])
     live.settle()
-    assert heads() == ["eval", "train"] and charts(0)[:2] == ["Loss", "accuracy"] and charts(1)[:3] == [f"eval/metric_{i}" for i in (1, 2, 9)]
+    assert heads() == ["eval", "train"] and charts(0)[:2] == ["Loss", "accuracy"] and charts(1)[:3] == [f"metric_{i}" for i in (1, 2, 9)]
     assert charts(2) == []                                                # more than twelve would be open
     live.tab.get_by_role("searchbox", name="find a metric").fill("rain metric_1")
-    assert charts(0)[0] == "train/metric_1" and heads() == ["train"]
+    assert charts(0)[0] == "metric_1" and heads() == ["train"]
     live.tab.get_by_role("searchbox", name="find a metric").fill("")
     live.tab.get_by_role("button", name="pin eval/metric_9").click()
     live.tab.locator("summary", has_text="train").click()
@@ -665,7 +678,7 @@ def test_metrics_stand_in_sections(live):
             live.js("cleanup(); open_view()")
             live.feed(content, [blocks(50)])
         live.settle()
-        assert heads() == ["Pinned", "eval", "train"] and charts(1) == ["eval/metric_9"] and charts(2) == [] and "train/metric_2" in charts(3)
+        assert heads() == ["Pinned", "eval", "train"] and charts(1) == ["eval/metric_9"] and charts(2) == [] and "metric_2" in charts(3)
 
 
 def test_hiding_a_run_hides_it_in_all_charts(live):
@@ -679,12 +692,13 @@ def test_hiding_a_run_hides_it_in_all_charts(live):
 
 
 def test_the_state_is_said_in_words_and_shape(live):
-    shapes = set()
-    for state in ("new", "training", "paused", "finished", "failed", "waiting", "inactive"):
-        live.feed({"kind": "news", "status": status(state=state)})
+    shapes, colors = set(), set()
+    for state, tone in zip(("new", "training", "paused", "finished", "failed", "waiting", "inactive"), ("plain", "good", "warn", "bad") * 2):
+        live.feed({"kind": "news", "status": status(state=state, tone=tone)})
+        colors.add(live.js("getComputedStyle(document.querySelector('.tnb-verdict')).color"))
         assert live.text(".tnb-pill") == {"new": "Not started"}.get(state, state)
         shapes.add(live.js("document.querySelector('.tnb-pill path').getAttribute('d')"))
-    assert len(shapes) == 7
+    assert (len(shapes), len(colors)) == (7, 4)
     bar = live.tab.locator("[role=progressbar]")
     assert (bar.get_attribute("aria-valuenow"), bar.get_attribute("aria-valuetext")) == ("50", "step 50 of 100")
 

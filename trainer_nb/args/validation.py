@@ -279,10 +279,8 @@ _TRACKER_MODULES = {
 
 def is_module_installed(name: str) -> bool:
     "Return True if a module could be imported; a part of a package that is missing could not."
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
+    with suppress(ModuleNotFoundError): return importlib.util.find_spec(name) is not None
+    return False
 
 def is_tracker_installed(name: str) -> bool:
     "Return True if the library of a tracker is installed."
@@ -296,9 +294,11 @@ def is_variable_set(variable: str) -> bool:
 def installed_trackers() -> list[str]:
     "Return the names of the trackers whose library is installed."
     names = [name for name in TRACKERS if is_tracker_installed(name)]
-    if not is_module_installed("transformers"): return names
-    from transformers.integrations import get_available_reporting_integrations
-    return names + [name for name in get_available_reporting_integrations() if name in TRANSFORMERS_TRACKERS]
+    # transformers may be missing, or unable to import one of its trackers
+    with suppress(ImportError):
+        from transformers.integrations import get_available_reporting_integrations
+        names += [name for name in get_available_reporting_integrations() if name in TRANSFORMERS_TRACKERS]
+    return names
 
 def tracker_names(
     report_to: None | str | list[str],  # as it was given

@@ -312,7 +312,9 @@ def display_status(run: RunState) -> DisplayStatus:
     # between two steps of a cell, another thread has the run
     if run.verb.yield_depth and not has_thread: return DisplayStatus("training", "training in a cell", "cell")
     if background.training if has_thread else owner is not None:
-        return DisplayStatus("training", "training in the background", "background")
+        # a verb that a button has called, such as rewind(), takes steps as well
+        verb = "" if owner is None or owner[0] == "start()" else f": {owner[0]}"
+        return DisplayStatus("training", f"training in the background{verb}", "background")
     # an error has stopped the run, in a cell or in the background
     place = describe_position(run)
     status = last_status(run.history, place)

@@ -27,6 +27,8 @@ from .run_view import display_status, setting_value, with_separators
 from .screens import NO_DISPLAY
 
 # %% ../../nbs/10_live/11_commands.ipynb #98c174ad
+def position_words(learner: TrainerBase) -> str: return with_separators(describe_position(learner.run_state))
+
 def extend_stopped(learner: TrainerBase) -> BackgroundRun:
     "Return the background run of a learner; let a run that was stopped early go on to its planned length."
     state = learner.state
@@ -42,11 +44,11 @@ BACKGROUND_COMMANDS = {"pause": command_pause, "resume": command_resume, "step":
 
 def command_stop(learner: TrainerBase, options: dict) -> str:
     get_handle(learner).stop()
-    return f"stopped {describe_position(learner.run_state)}; Resume goes on"
+    return f"stopped {position_words(learner)}; Resume goes on"
 
 def command_evaluate(learner: TrainerBase, options: dict) -> str:
     texts = [f"{k} {format_value(v)}" for k, v in learner.evaluate().items() if is_metric(k, v)]
-    return with_separators(f"evaluated {describe_position(learner.run_state)}: {join_names(texts)}")
+    return f"evaluated {position_words(learner)}: {join_names(texts)}"
 
 def command_checkpoint(learner: TrainerBase, options: dict) -> str:
     return f"checkpoint written to {format_value(str(learner.save_checkpoint()), 120)}"
@@ -54,7 +56,7 @@ def command_checkpoint(learner: TrainerBase, options: dict) -> str:
 def command_snapshot(learner: TrainerBase, options: dict) -> str:
     name = str(options.get("name") or f"step {learner.state.global_step}")
     learner.snapshot(name)
-    return f"snapshot {name!r} taken {describe_position(learner.run_state)}; learn.restore({name!r}) goes back to it"
+    return f"snapshot {name!r} taken {position_words(learner)}; learn.restore({name!r}) goes back to it"
 
 # name of the snapshot that undoes the last rewind of a button
 BEFORE_REWIND = "(before the rewind)"
@@ -67,8 +69,8 @@ def command_rewind(learner: TrainerBase, options: dict) -> dict[str, Any]:
         # a failed step leaves nothing worth a copy, and memory may be short: the run goes back in any case
         with contextlib.suppress(RuntimeError, MemoryError): learner.snapshot(BEFORE_REWIND)
         learner.rewind(**options)
-    text = with_separators(f"rewound; the run is now {describe_position(learner.run_state)}")
-    return {"text": text, "action": UNDO_REWIND if BEFORE_REWIND in learner.snapshots else None}
+    action = UNDO_REWIND if BEFORE_REWIND in learner.snapshots else None
+    return {"text": f"rewound; the run is now {position_words(learner)}", "action": action}
 
 def command_undo(learner: TrainerBase, options: dict) -> str:
     "Undo a rewind exactly, where a button has made it and nothing has gone back since."
@@ -81,11 +83,11 @@ def command_undo(learner: TrainerBase, options: dict) -> str:
     learner.restore(BEFORE_REWIND)
     # a second one would discard what the run does from here on
     del learner.snapshots[BEFORE_REWIND]
-    return with_separators(f"the rewind is undone; the run is now {describe_position(learner.run_state)}")
+    return f"the rewind is undone; the run is now {position_words(learner)}"
 
 def command_load_checkpoint(learner: TrainerBase, options: dict) -> str:
     learner.load_checkpoint(options["folder"])
-    return f"checkpoint loaded; the run is now {describe_position(learner.run_state)}"
+    return f"checkpoint loaded; the run is now {position_words(learner)}"
 
 def command_branch(learner: TrainerBase, options: dict) -> str:
     "Let a branch train in the background, beside the run, which stays where it is."
@@ -101,7 +103,7 @@ def command_branch(learner: TrainerBase, options: dict) -> str:
             if here is not None: learner.restore(here)
     get_handle(learner).branches.append(branch)
     get_handle(branch).resume()
-    return f"{run_label(branch.history)} trains from step {step} on; learn.dashboard().branches[-1] is its learner"
+    return f"{run_label(branch.history)} trains from step {step:,} on; learn.dashboard().branches[-1] is its learner"
 
 def command_set(learner: TrainerBase, options: dict) -> dict[str, Any]:
     before = {name: setting_value(learner, name) for name in options}
@@ -113,7 +115,7 @@ def command_set(learner: TrainerBase, options: dict) -> dict[str, Any]:
     texts = [f"{k} = {format_setting(v)}" for k, v in options.items()]
     # the schedule goes on from its base as if the rate had not been changed
     undo = {"learning_rate": changed["base"]} if changed.get("base") else before
-    return {"text": f"{', '.join(texts)} from step {step} on", "action": ["Undo", "set", undo]}
+    return {"text": f"{', '.join(texts)} from step {step:,} on", "action": ["Undo", "set", undo]}
 
 def command_finding(learner: TrainerBase, options: dict) -> str:
     "Call the verbs of a finding's line; what a diagnosis finds becomes findings of the run, with lines of their own."
@@ -132,7 +134,7 @@ def command_finding(learner: TrainerBase, options: dict) -> str:
                 step = re.search(r"step (\d+)", found.seen)
                 at = int(step[1]) if step else learner.state.global_step
                 history.note("finding", at, **found._asdict(), did="report")
-    return f"{line}: {words}The run is {describe_position(learner.run_state)}"
+    return f"{line}: {words}The run is {position_words(learner)}"
 
 # verbs that the command thread executes
 COMMANDS: dict[str, Callable[[TrainerBase, dict], Any]] = {

@@ -276,7 +276,6 @@ class Dashboard:
         self.connection.send(content)
 
     def send_all(self): self.send_changes(full=True)
-
     def publish(self):
         "Make the new status known to the program; a view that is a widget sets its traits."
 
@@ -326,10 +325,8 @@ class Dashboard:
 
     def show_here(self):
         "Show the view below the running cell, unless it is already there."
-        if not in_kernel():
-            print(repr(self))
-        elif self.request is None or self.request != kernel_request().get("msg_id"):
-            show_view(self)
+        if self.request is None or self.request != kernel_request().get("msg_id"):
+            self._ipython_display_()
 
     def give_up(self, error: Exception):
         "Report once that the view cannot be updated, and drop it."

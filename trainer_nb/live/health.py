@@ -46,6 +46,9 @@ def assess_trend(
         direction = significant_difference(*windows) if now != before else 0
         if direction: break
     words = {1: "The loss has risen: mean", 0: "No clear trend: mean loss", -1: "The loss has fallen: mean"}
+    first = format_value(float(losses[:n].mean()))
+    if first != now and significant_difference(losses[:n], losses[-n:]) < 0:
+        words[0] = f"The loss has fallen from {first} at first, with no clear trend now: mean"
     sentence = f"{words[direction]} {now} over the last {n} steps, {before} over the {n} before."
     return Health("good" if direction < 0 else "plain", sentence)
 
@@ -133,15 +136,14 @@ def evaluation_sentence(history: History, steps: np.ndarray, losses: np.ndarray)
     return None
 
 # %% ../../nbs/10_live/07_health.ipynb #bc86d545
-# number of last rows that are read, and of rows spread over the whole run
-MAX_RECENT_ROWS = 2000
-MAX_EARLIER_ROWS = 2000
+# the most rows that are read at the end of a run, and as many of those before
+MAX_ROWS = 2000
 
 def read_losses(history: History) -> tuple[np.ndarray, np.ndarray]:
     "Return the steps and losses of a run that are on the host and not abandoned; nothing is fetched."
     whole = history.rows.whole()
-    recent = max(whole - MAX_RECENT_ROWS, 0)
-    stride = max(1, -(-recent // MAX_EARLIER_ROWS))
+    recent = max(whole - MAX_ROWS, 0)
+    stride = max(1, -(-recent // MAX_ROWS))
     rows = np.append(np.arange(0, recent, stride), np.arange(recent, whole))
     with history.rows.lock:
         step, loss, abandoned, unknown = (

@@ -14,6 +14,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 import torch
 
 from ..args.training_args import TrainingArguments
@@ -25,7 +26,7 @@ from ..display.tables import html_table
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from ..state.data_fingerprint import length_of
-from .screens import MachineUse, NotebookScreen, SpeedMeter, ProgressView, Screen, in_kernel, make_screen
+from .screens import MachineUse, NotebookScreen, ProgressView, Screen, in_kernel, make_screen
 
 # %% ../../nbs/10_live/01_progress.ipynb #16edf9ef
 def newest_loss(
@@ -44,7 +45,7 @@ class LossPeek:
         self._pending: tuple[torch.cuda.Event, torch.Tensor] | None = None
 
     def read(self, history: History, start: int = 0) -> float | None:
-        "Return the last known loss; a copy that is still pending is returned by a later call."
+        "Return the last known loss from a row on; a copy that is still pending is returned by a later call."
         if self._pending is not None and self._pending[0].query():
             self.value = self._pending[1].item()
             self._pending = None
@@ -139,66 +140,18 @@ class Metrics(dict):
     def _repr_html_(self): return html_table([{"metric": name, "value": value} for name, value in self.items()])
 
 # %% ../../nbs/10_live/01_progress.ipynb #694211b0
-class ProgressState:
-    "Collect the events of a run while a verb trains, for the next drawing."
-    def __init__(self, run: RunState):
-        self.run = run
-        self.first_step = run.state.global_step
-        self.first_row = len(run.history)
-        # from the first drawing on: preparation takes no steps
-        self.speed = SpeedMeter()
-        self.loss_peek = LossPeek()
-        self.evaluations: list[dict] = []
-        self.logs: list[dict] = []
-        # the mean loss of the last log, for the next evaluation; and the first row of the history after the
-        # last evaluation
-        self.logged_loss: float | None = None
-        self.next_row = self.first_row
-        # (batches done, all batches) of the latest evaluation, and its step
-        self.batches: tuple[int, int | None] | None = None
-        self.evaluated_step = -1
-
-    def loss(self) -> float | None: return self.loss_peek.read(self.run.history, self.first_row)
-
-    def mean_loss(self) -> float | None:
-        "Return the mean loss of the steps since the last evaluation; None if there were none."
-        history = self.run.history
-        return history.mean_loss(self.next_row) if len(history) > self.next_row else None
-
-    def evaluating(self) -> tuple[int, int | None] | None:
-        "Return (batches done, all batches) during an evaluation at this step, otherwise None."
-        return self.batches if self.evaluated_step == self.run.state.global_step else None
-
-    def record_log(self, logs: dict):
-        """Record a log; its loss is the mean since the last log.
-        The logs of an evaluation and of the end of the run are recorded elsewhere."""
-        if "loss" in logs:
-            self.logged_loss = logs["loss"]
-        if any(k == "train_runtime" or k.endswith(TIMING_SUFFIXES) for k in logs): return
-        values = {"train loss" if k == "loss" else k: v for k, v in logs.items() if k not in ("step", "epoch")}
-        self.logs.append({"step": self.run.state.global_step, "epoch": self.run.state.epoch} | values)
-
-    def record_batch(self, loader: Sized):
-        "Record a completed batch of an evaluation."
-        current = self.evaluating()
-        is_continued = current is not None and current[0] != current[1]
-        self.batches = (current[0] + 1 if is_continued else 1, length_of(loader))
-        self.evaluated_step = self.run.state.global_step
-        self.speed.reset()
-
-    def record_evaluation(self, metrics: dict):
-        "Record a completed evaluation."
-        state = self.run.state
-        if not self.evaluations or self.evaluations[-1]["step"] != state.global_step:
-            loss = self.mean_loss() if self.logged_loss is None else self.logged_loss
-            self.evaluations.append({"step": state.global_step, "epoch": state.epoch, "train loss": loss})
-        self.evaluations[-1] |= {
-            k: v for k, v in metrics.items()
-            if k not in ("step", "epoch", "train loss") and not k.endswith(TIMING_SUFFIXES)
-        }
-        self.logged_loss = None
-        self.next_row = len(self.run.history)
-        self.evaluated_step = -1
+def recent_speed(history: History) -> float | None:
+    "Return the number of steps per second in the last five seconds; None if there are too few steps."
+    with history.rows.lock:
+        names = ("seconds", "step", "abandoned")
+        times, steps, abandoned = (history.rows.view(name)[-1000:].copy() for name in names)
+    times = times[abandoned == 0]
+    steps = steps[abandoned == 0]
+    if len(times) < 2: return None
+    first = min(int(np.searchsorted(times, times[-1] - 5.0)), len(times) - 2)
+    elapsed = float(times[-1] - times[first])
+    done = int(steps[-1] - steps[first])
+    return done / elapsed if elapsed > 0 and done > 0 else None
 
 # %% ../../nbs/10_live/01_progress.ipynb #63a1d008
 def failure_status(error: BaseException) -> str:
@@ -217,7 +170,18 @@ class TrainingProgress(ProgressDisplay):
     ):
         super().__init__(screen)
         self.run: RunState | None = run
-        self.state: ProgressState | None = ProgressState(run)
+        self.first_step = run.state.global_step
+        self.first_row = len(run.history)
+        self.loss_peek = LossPeek()
+        self.evaluations: list[dict] = []
+        self.logs: list[dict] = []
+        # the mean loss of the last log, for the next evaluation; and the first row of the history after the
+        # last evaluation
+        self.logged_loss: float | None = None
+        self.next_row = self.first_row
+        # (batches done, all batches) of the latest evaluation, and its step
+        self.batches: tuple[int, int | None] | None = None
+        self.evaluated_step = -1
         self.total = total
         self.callback = callback
         if callback is not None:
@@ -228,26 +192,62 @@ class TrainingProgress(ProgressDisplay):
         if self.callback is not None and self.callback.machine is not None: self.callback.machine.look(self.run)
         super().tick()
 
+    def evaluating(self) -> tuple[int, int | None] | None:
+        "Return (batches done, all batches) during an evaluation at this step, otherwise None."
+        # close() in another thread may remove the run meanwhile
+        run = self.run
+        return self.batches if run is not None and self.evaluated_step == run.state.global_step else None
+
+    def record_log(self, logs: dict):
+        """Record a log; its loss is the mean since the last log.
+        The logs of an evaluation and of the end of the run are recorded elsewhere."""
+        if "loss" in logs:
+            self.logged_loss = logs["loss"]
+        if any(k == "train_runtime" or k.endswith(TIMING_SUFFIXES) for k in logs): return
+        values = {"train loss" if k == "loss" else k: v for k, v in logs.items() if k not in ("step", "epoch")}
+        self.logs.append({"step": self.run.state.global_step, "epoch": self.run.state.epoch} | values)
+
+    def record_batch(self, loader: Sized):
+        "Record a completed batch of an evaluation."
+        current = self.evaluating()
+        is_continued = current is not None and current[0] != current[1]
+        self.batches = (current[0] + 1 if is_continued else 1, length_of(loader))
+        self.evaluated_step = self.run.state.global_step
+
+    def record_evaluation(self, metrics: dict):
+        "Record a completed evaluation."
+        state, history = self.run.state, self.run.history
+        if not self.evaluations or self.evaluations[-1]["step"] != state.global_step:
+            loss = self.logged_loss
+            if loss is None and len(history) > self.next_row: loss = history.mean_loss(self.next_row)
+            self.evaluations.append({"step": state.global_step, "epoch": state.epoch, "train loss": loss})
+        self.evaluations[-1] |= {
+            k: v for k, v in metrics.items()
+            if k not in ("step", "epoch", "train loss") and not k.endswith(TIMING_SUFFIXES)
+        }
+        self.logged_loss = None
+        self.next_row = len(history)
+        self.evaluated_step = -1
+
     def view(self, over: bool = False, status: str = "") -> ProgressView:
-        state = self.run.state
-        progress = self.state
+        state, history = self.run.state, self.run.history
+        seconds = perf_counter() - self.began
         run_length = state.max_steps if 0 < state.max_steps < sys.maxsize else None
         total = self.total
         if total is None or (run_length is not None and run_length < total):
             total = run_length
-        evaluating = None if over else progress.evaluating()
         return ProgressView(
             step=state.global_step,
             total=total,
-            start=0 if total == run_length else progress.first_step,
-            first_step=progress.first_step,
+            start=0 if total == run_length else self.first_step,
+
             epoch=state.epoch,
-            loss=progress.loss(),
-            rate=progress.speed.rate if evaluating else progress.speed.update(state.global_step),
-            seconds=perf_counter() - self.began,
-            evaluating=evaluating,
-            evaluations=progress.evaluations,
-            logs=progress.logs,
+            loss=self.loss_peek.read(history, self.first_row),
+            rate=(state.global_step - self.first_step) / max(seconds, 1e-9) if over else recent_speed(history),
+            seconds=seconds,
+            evaluating=None if over else self.evaluating(),
+            evaluations=self.evaluations,
+            logs=self.logs,
             evaluates=getattr(self.run.args, "eval_strategy", "no") != "no",
             status=status or self.description,
             over=over,
@@ -261,7 +261,6 @@ class TrainingProgress(ProgressDisplay):
         super().close(status)
         # a display that a variable still references must not keep the model alive
         self.run = None
-        self.state = None
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None):
         if self.run is None: return
@@ -285,12 +284,12 @@ class CountProgress(ProgressDisplay):
         self.is_evaluation = is_evaluation
         self.done = 0
         self.total = total
-        self.speed = SpeedMeter(1 if is_evaluation else 0)
 
     def view(self, over: bool = False, status: str = "") -> ProgressView:
-        view = ProgressView(
-            rate=self.speed.update(self.done), seconds=perf_counter() - self.began, over=over, status=status or self.description
-        )
+        seconds = perf_counter() - self.began
+        # the first batch of an evaluation was done when the display began
+        rate = (self.done - self.is_evaluation) / max(seconds, 1e-9)
+        view = ProgressView(rate=rate, seconds=seconds, over=over, status=status or self.description)
         if self.is_evaluation:
             view.evaluating = (self.done, self.total)
         else:
@@ -323,7 +322,7 @@ class ProgressBar:
         "Return how much is done, and the total or None."
         shown = self.shown
         if isinstance(shown, CountProgress): return shown.done, shown.total
-        if self.is_evaluation: return shown.state.evaluating() or (0, None)
+        if self.is_evaluation: return shown.evaluating() or (0, None)
         return shown.run.state.global_step, shown.total or shown.run.state.max_steps
 
     @property
@@ -398,7 +397,7 @@ class ProgressCallback(TrainerCallback):
     def prediction_bar(self) -> Any:
         "Return the display of the active evaluation as a bar of tqdm; None if there is none."
         if "prediction_bar" in vars(self): return vars(self)["prediction_bar"]
-        if self.progress is not None and self.progress.state.evaluating() is not None:
+        if self.progress is not None and self.progress.evaluating() is not None:
             return ProgressBar(self.progress, is_evaluation=True)
         return None if self.evaluation is None else ProgressBar(self.evaluation, is_evaluation=True)
     @prediction_bar.setter
@@ -429,7 +428,7 @@ class ProgressCallback(TrainerCallback):
             for k, v in logs.items()
         }
         if self.progress is not None:
-            self.progress.state.record_log(logs)
+            self.progress.record_log(logs)
         if not args.disable_tqdm or self.mute or in_kernel() or not is_showing_process(args, state): return
         # the quiet mode of scripts
         if LOGGER.getEffectiveLevel() > logging.WARNING: return
@@ -443,7 +442,7 @@ class ProgressCallback(TrainerCallback):
         eval_dataloader: Sized | None = None, learner: TrainerBase | None = None, **kwargs
     ):
         if self.progress is not None:
-            self.progress.state.record_batch(eval_dataloader)
+            self.progress.record_batch(eval_dataloader)
             self.progress.tick()
         # if a learner has two of these callbacks, the first one shows the evaluation
         elif learner is None or find_progress_callback(learner.run_state) is self:
@@ -467,7 +466,7 @@ class ProgressCallback(TrainerCallback):
         metrics: dict | None = None, **kwargs
     ):
         if self.progress is not None and metrics:
-            self.progress.state.record_evaluation(metrics)
+            self.progress.record_evaluation(metrics)
         self.close_evaluation()
 
     def on_predict(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):

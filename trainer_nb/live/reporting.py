@@ -51,21 +51,12 @@ class ReportCallback(TrainerCallback):
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl,
-        learner: TrainerBase | None = None, **kwargs
+        learner: TrainerBase | None = None, logs: dict | None = None, metrics: dict | None = None, **kwargs
     ):
-        self.report(args, state, learner)
+        self.report(args, state, learner, logs or metrics)
 
-    def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl,
-        logs: dict | None = None, learner: TrainerBase | None = None, **kwargs
-    ):
-        self.report(args, state, learner, logs)
-
-    def on_predict(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl,
-        metrics: dict | None = None, learner: TrainerBase | None = None, **kwargs
-    ):
-        self.report(args, state, learner, metrics)
+    # with the logs, or the metrics
+    on_log = on_predict = on_train_begin
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
         self.close()
@@ -277,8 +268,11 @@ def make_report_callbacks(
     made: list[TrainerCallback] = []
     for name in names:
         if name in TRANSFORMERS_TRACKERS:
-            from transformers.integrations import get_reporting_integration_callbacks
-            made.append(get_reporting_integration_callbacks(name)[0]())
+            try:
+                from transformers.integrations import get_reporting_integration_callbacks
+                made.append(get_reporting_integration_callbacks(name)[0]())
+            except (ImportError, RuntimeError) as error:
+                raise ImportError(f"report_to={name!r}: transformers cannot make its callback ({error}).") from error
         else:
             made.append(ReportCallback(name))
     uploads = os.environ.get("WANDB_LOG_MODEL", "false") if "wandb" in names else "false"

@@ -21,30 +21,17 @@ from ..diagnostics.interpret import Confusion
 from ..diagnostics.watch import WatchReport
 from ..display.panels import Heatmap
 from ..display.svg import reduce_columns, short_row_names
-from ..display.tables import escape_html, format_duration, format_value
+from ..display.tables import escape_html, format_duration, format_setting, format_value
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from ..engine.settings import SETTABLE, current_value, effect_of
 from .background import DisplayStatus, display_status, last_status
 from .blocks import MAX_NAME_CHARS, finite_or_none, mark_action
 from .health import assess_health
-from .progress import find_progress_callback
+from .progress import find_progress_callback, recent_speed
 from .screens import format_speed
 
 # %% ../../nbs/10_live/08_run_view.ipynb #f91c6b26
-def recent_speed(history: History) -> float | None:
-    "Return the number of steps per second in the last five seconds; None if there are too few steps."
-    with history.rows.lock:
-        names = ("seconds", "step", "abandoned")
-        times, steps, abandoned = (history.rows.view(name)[-1000:].copy() for name in names)
-    times = times[abandoned == 0]
-    steps = steps[abandoned == 0]
-    if len(times) < 2: return None
-    first = min(int(np.searchsorted(times, times[-1] - 5.0)), len(times) - 2)
-    elapsed = float(times[-1] - times[first])
-    done = int(steps[-1] - steps[first])
-    return done / elapsed if elapsed > 0 and done > 0 else None
-
 def format_memory_use(device: torch.device | None = None) -> str:
     "Return the memory in use: on the GPU of the run, otherwise by the process."
     if device is not None and device.type == "cuda":
@@ -103,8 +90,6 @@ def view_status(
     total = state.max_steps if 0 < state.max_steps < sys.maxsize else None
     callback = find_progress_callback(run)
     progress = callback.progress if callback is not None else None
-    # close() of the display, in another thread, may remove the state meanwhile
-    progress_state = progress.state if progress is not None else None
     if run.parts.remote_run is not None:
         status = status._replace(words=f"{status.words}, {run.parts.remote_run.words()}")
         memory = run.parts.remote_run.memory() or memory
@@ -112,7 +97,7 @@ def view_status(
         run.history, status, state.global_step, total, run.counters.seconds,
         epoch=f"{state.epoch or 0.0:.2f}", epochs=state.num_train_epochs, memory=memory,
         # (batches done, all batches) of the evaluation in progress; None between evaluations
-        evaluating=progress_state.evaluating() if progress_state is not None else None,
+        evaluating=progress.evaluating() if progress is not None else None,
     )
 
 # %% ../../nbs/10_live/08_run_view.ipynb #572deb32
@@ -222,24 +207,34 @@ def setting_value(learner: TrainerBase, name: str) -> Any:
             value = learner.history[-1].learning_rate
     return value.value if isinstance(value, enum.Enum) else value
 
+# the groups of the form, and a pattern for the names of each, in which the first that matches counts
+SETTING_GROUPS = {
+    "Checkpoints": "save|best|greater", "Evaluation": "eval|predict|generation|include_for",
+    "Logging": "logging|log_level|tqdm|debug|tokens_seen", "Data": "batch|dataloader|accumulation", "Training": "",
+}
+
 def settings_form(learner: TrainerBase) -> list[dict]:
-    "Return the settings that `set` takes, with the present values; the learning rate of the next step comes first."
+    "Return the settings that `set` takes, with the present values: first the learning rate of the next step, then groups."
     fields = []
     for name in SETTABLE:
         value = setting_value(learner, name)
         if not isinstance(value, (bool, int, float, str)): continue
+        is_rate = name == "lr"
         field = {
             "name": name,
             "value": finite_or_none(value) if isinstance(value, float) else value,
+            # a rate as in its chart, other settings as a user would type them
+            "text": format_value(value) if is_rate else format_setting(value, 200),
             # a bool is also an int
             "kind": next((kind.__name__ for kind in (bool, int, float) if isinstance(value, kind)), "text"),
-            "log": name in ("lr", "learning_rate"),
-            "help": effect_of(learner, name),
+            "group": "" if is_rate else next(group for group, names in SETTING_GROUPS.items() if re.search(names, name)),
+            "help": "" if is_rate else type(learner.args).__dataclass_fields__[name].metadata["help"],
+            "effect": effect_of(learner, name),
         }
         if name in CHOICES:
             field |= {"kind": "choice", "choices": list(CHOICES[name])}
         fields.append(field)
-    return fields
+    return sorted(fields, key=lambda field: ["", *reversed(SETTING_GROUPS)].index(field["group"]))
 
 # %% ../../nbs/10_live/08_run_view.ipynb #4a8abec6
 # of a picture of layers: as much as a screen can show

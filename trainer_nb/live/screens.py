@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import contextvars
 import sys
-from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from time import perf_counter, process_time
-from typing import Protocol
+from traceback import walk_tb
+from types import TracebackType
+from typing import Any, Protocol
 
 import torch
 
 # %% ../../nbs/10_live/00_screens.ipynb #fc52afc2
 from ..core.errors import ipython_shell
 from ..core.memory import host_memory
+from ..core.tree import is_library_module
 from ..display.tables import escape_html, format_duration, format_number, format_setting, format_value
 from ..display.tables import html_table
 from ..engine.run_state import RunState
@@ -29,10 +32,10 @@ class ProgressView:
     step: int | None = None          # optimizer steps done; None: an evaluation on its own
     total: int | None = None         # step at which the verb ends; None: unknown
     start: int = 0                   # step at which the bar begins
-    first_step: int | None = None    # step at which the verb began, for its mean speed; None: where the bar begins
+
     epoch: float | None = None
     loss: float | None = None        # the last loss that is known without waiting for the device
-    rate: float | None = None        # steps, or batches of an evaluation, per second
+    rate: float | None = None        # steps, or batches of an evaluation, per second: recently, or of all once it is over
     seconds: float = 0.0             # since the verb began
     evaluating: tuple[int, int | None] | None = None  # (batches done, all batches) during an evaluation
     evaluations: list[dict] = field(default_factory=list)
@@ -55,13 +58,7 @@ class ProgressView:
         if total is None or total <= start: return 0.0
         return min(max((done - start) / (total - start), 0.0), 1.0)
 
-    @property
-    def speed(self) -> float | None:
-        "Return steps per second: the recent rate, or the mean over the whole verb once it is over."
-        done, start, _ = self.position
-        done -= start if self.first_step is None else self.first_step
-        if self.rate and self.over and self.seconds and done > 0: return done / self.seconds
-        return self.rate
+
 
     @property
     def seconds_left(self) -> float | None:
@@ -95,8 +92,8 @@ def view_parts(view: ProgressView) -> list[tuple[str, str]]:
         parts.append(("epoch", f"{view.epoch:.2f}"))
     if view.loss is not None:
         parts.append(("loss", format_value(float(view.loss))))
-    if view.speed:
-        parts.append(("", format_speed(view.speed, *(("step", "steps") if is_training else ("batch", "batches")))))
+    if view.rate:
+        parts.append(("", format_speed(view.rate, *(("step", "steps") if is_training else ("batch", "batches")))))
     if is_training and view.evaluating:
         parts.append(("evaluating", format_count(*view.evaluating)))
     if view.over:
@@ -110,25 +107,6 @@ def view_parts(view: ProgressView) -> list[tuple[str, str]]:
 def view_line(view: ProgressView) -> str:
     "Format a view as one line."
     return "  ".join(f"{label} {value}" if label else value for label, value in view_parts(view))
-
-# %% ../../nbs/10_live/00_screens.ipynb #119dcb53
-class SpeedMeter:
-    "Measure the recent number of steps per second."
-    def __init__(self, *done: int):  # steps done now; without it, the first update begins
-        self.points = deque([(perf_counter(), step) for step in done], maxlen=21)
-        self.rate: float | None = None
-
-    def update(self, step: int) -> float | None:
-        "Record the number of steps done, and return the rate."
-        self.points.append((perf_counter(), step))
-        (t0, s0), (t1, s1) = self.points[0], self.points[-1]
-        if s1 > s0 and t1 > t0:
-            self.rate = (s1 - s0) / (t1 - t0)
-        return self.rate
-
-    def reset(self):
-        "Exclude the time until the next update."
-        self.points.clear()
 
 # %% ../../nbs/10_live/00_screens.ipynb #a684053b
 class MachineUse:
@@ -292,3 +270,33 @@ def make_screen() -> Screen | None:
     if in_kernel(): return NotebookScreen()
     if sys.stderr is None: return None
     return TerminalScreen() if sys.stderr.isatty() else LinesScreen()
+
+# %% ../../nbs/10_live/00_screens.ipynb #f38f09bd
+def user_traceback(error: BaseException) -> TracebackType | None:
+    "Return the traceback of an error without the frames of libraries."
+    shown = None
+    for frame, line in reversed([*walk_tb(error.__traceback__)]):
+        if not is_library_module(str(frame.f_globals.get("__name__"))):
+            shown = TracebackType(shown, frame, frame.f_lasti, line)
+    return shown
+
+@cache
+def shorten_tracebacks():
+    "Show the errors of this package in a notebook with the frames of the user's code; called once per process."
+    formatter = ipython_shell().InteractiveTB
+    show_all = formatter.structured_traceback
+    def show(kind: type, error: BaseException, *args: Any, **kwargs: Any) -> list[str]:
+        own = [str(f.f_globals.get("__name__")).startswith("trainer_nb.") for f, _ in walk_tb(error.__traceback__)]
+        trace = user_traceback(error)
+        if not any(own) or trace is None or formatter.mode != "Context": return show_all(kind, error, *args, **kwargs)
+        cause, is_suppressed = error.__cause__, error.__suppress_context__
+        error.__suppress_context__ = is_suppressed or own[-1]
+        if own[-1]: error.__cause__ = None
+        try:
+            *lines, sentence = show_all(kind, error, trace, tb_offset=0)
+        finally:
+            error.__cause__, error.__suppress_context__ = cause, is_suppressed
+        return [*lines, "(%tb Verbose shows the frames of libraries as well.)", sentence]
+    formatter.structured_traceback = show
+
+if in_kernel(): shorten_tracebacks()

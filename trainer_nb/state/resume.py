@@ -358,7 +358,7 @@ def replaced_past(run: RunState) -> Iterator[None]:
     if run.history is not history:
         history.close_log()
     if run.parts.rewind_buffer is not None:
-        run.parts.rewind_buffer.clear()
+        run.parts.rewind_buffer.clear(run.history)
     if run.parts.saver is not None:
         get_saver(run).after_restore(run, best)
 

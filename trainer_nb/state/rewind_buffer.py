@@ -172,9 +172,10 @@ class RewindBuffer:
         self.budget, self.where, self.share, self.account = 0.0, "memory", None, Account()
         self.clear()
 
-    def clear(self):
-        "Drop all snapshots, before the run gets another past."
-        self.kept.clear()
+    def clear(self, history: History | None = None):
+        "Drop all snapshots where the run gets another past, but those of steps that the new past has as well."
+        is_kept = lambda s: s.values["run"] == history.run_id and is_ancestor(history, s.values["place"])
+        self.kept = [] if history is None else [*filter(is_kept, self.kept)]
         # wait: steps until the next snapshot; size: its bytes, None: unknown; seen: events of the history
         # that were examined
         self.wait = 0

@@ -33,3 +33,6 @@ function duration(minutes) {
 const clockOf = date => [date.getHours(), date.getMinutes(), date.getSeconds()].map(o => String(o).padStart(2, "0")).join(":");
 
 const plural = (n, word) => `${whole(n)} ${word}${n === 1 ? "" : "s"}`;
+
+// Whether a text has each of the words that are looked for.
+const matches = (words, text) => words.toLowerCase().split(/\s+/).every(o => text.toLowerCase().includes(o));

@@ -5,7 +5,8 @@ class Card {
     Object.assign(this, { view, title, section: "", dirty: true, visible: false, size: [0, 0], draws: 0, points: 0, pointed: 0, from: null });
     this.box = make("div", "tnb-card " + cls, null, { role: "group", "aria-label": title });
     this.head = make("div", "tnb-card-head");
-    this.head.append(make("h4", "tnb-card-title", title));
+    this.name = make("h4", "tnb-card-title", title, { title });
+    this.head.append(this.name);
     this.value = make("span", "tnb-card-value");
     this.valueNote = make("span", "tnb-card-value-note");
     this.head.append(this.value, this.valueNote);

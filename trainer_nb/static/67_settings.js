@@ -1,4 +1,4 @@
-// The settings that can be changed while the run goes: the learning rate, which comes first, in sight, the others on demand.
+// The settings that can be changed while the run goes: the learning rate, which comes first, in sight, the others on demand, in groups.
 
 class Setting {
   constructor(view, given, cls = "") {
@@ -22,7 +22,7 @@ class Setting {
     input.addEventListener("input", () => this.touch());
     input.addEventListener("keydown", event => {
       if (event.key === "Enter") this.apply();
-      if (event.key === "Escape" && this.touched) { this.touched = false; this.put(this.given.value); this.sign(""); }
+      if (event.key === "Escape" && this.touched) { this.touched = false; this.put(this.given); this.sign(""); }
     });
     return input;
   }
@@ -63,27 +63,19 @@ class Setting {
   }
 
   // After a rejection the field shows the present value again.
-  answered(phase) { if (phase === "rejected" && !this.touched) this.put(this.given.value); }
+  answered(phase) { if (phase === "rejected" && !this.touched) this.put(this.given); }
 
-  put(value) { const text = value === null || value === undefined ? "" : inWords(value); if (this.input.value !== text) this.input.value = text; }
+  put({ text }) { if (this.input.value !== text) this.input.value = text; }
 
   update(given) {
     const moved = given.value !== this.given.value;
     this.given = given;
-    setText(this.label, given.label || this.title || given.name);
     setText(this.help, given.help);
-    if (moved && !this.touched) this.put(given.value);
+    setAttribute(this.box, "title", given.effect);
+    if (moved && !this.touched) this.put(given);
   }
 
   stop() { clearTimeout(this.timer); }
-}
-
-// A number as a user would type it.
-function inWords(value) {
-  if (typeof value !== "number" || !Number.isFinite(value)) return String(value);
-  if (Number.isInteger(value) && Math.abs(value) < 1e15) return String(value);
-  const plain = String(Number(value.toPrecision(6))), size = Math.abs(value);
-  return size < 1e-4 || size < 1e-3 && plain.length > 8 ? Number(value.toPrecision(4)).toExponential() : plain;
 }
 
 class Switch extends Setting {
@@ -93,7 +85,7 @@ class Switch extends Setting {
     return input;
   }
   read() { return this.input.checked; }
-  put(value) { this.input.checked = Boolean(value); }
+  put({ value }) { this.input.checked = Boolean(value); }
 }
 
 class Choice extends Setting {
@@ -103,14 +95,9 @@ class Choice extends Setting {
     return input;
   }
   read() { return this.given.choices[this.input.selectedIndex]; }
-  put(value) { this.input.selectedIndex = (this.given.choices || []).indexOf(value); }
-  update(given) {
-    if (JSON.stringify(given.choices) !== JSON.stringify(this.given.choices)) {
-      this.input.replaceChildren(...(given.choices || []).map(o => make("option", "", String(o))));
-      this.given = given;
-      this.put(given.value);
-    }
-    super.update(given);
+  put({ choices, value }) {
+    if (this.input.length !== choices.length) this.input.replaceChildren(...choices.map(o => make("option", "", String(o))));
+    this.input.selectedIndex = choices.indexOf(value);
   }
 }
 
@@ -118,43 +105,35 @@ class Choice extends Setting {
 class Rate extends Setting {
   constructor(view, given) {
     super(view, given, "tnb-rate");
-    setText(this.label, this.name = this.title = "Learning rate");
+    setText(this.label, this.name = "Learning rate");
     this.slider = make("input", "tnb-slider", null, { type: "range", step: "0.02", "aria-label": "learning rate, on a scale of powers of ten" });
     this.slider.addEventListener("pointerdown", () => { this.held = true; });
     this.slider.addEventListener("input", () => this.slide());
-    this.slider.addEventListener("keydown", event => { if (event.key === "Enter") this.release(); });
     this.slider.addEventListener("change", () => this.let());
-    this.slider.addEventListener("blur", () => { if (this.due) this.release(); });
     this.label.after(this.slider);
-    this.put(given.value);
+    this.put(given);
   }
 
   slide() {
     this.touch();
-    this.input.value = inWords(Number((10 ** Number(this.slider.value)).toPrecision(2)));
+    this.input.value = number(10 ** Number(this.slider.value), 2);
     setAttribute(this.slider, "aria-valuetext", this.input.value);
   }
 
   // Let go by the pointer, it is applied at once; moved by keys, when they rest.
   let() {
     clearTimeout(this.due);
-    this.due = setTimeout(() => this.release(), this.held ? 0 : 600);
+    this.due = setTimeout(() => { if (this.touched) this.apply(); }, this.held ? 0 : 600);
     this.held = false;
-  }
-
-  release() {
-    clearTimeout(this.due);
-    this.due = null;
-    if (this.touched) this.apply();
   }
 
   // The field shows as many digits as other values; sent as it is, the present value stays.
   read() { return this.touched ? super.read() : this.given.value; }
 
-  put(value) {
-    super.put(typeof value === "number" ? Number(value.toPrecision(3)) : value);
+  put(given) {
+    super.put(given);
     if (!this.slider) return;
-    const place = value > 0 ? Math.log10(value) : -7;
+    const place = given.value > 0 ? Math.log10(given.value) : -7;
     setAttribute(this.slider, "min", Math.min(-7, Math.floor(place)));
     setAttribute(this.slider, "max", Math.max(0, Math.ceil(place)));
     this.slider.value = place;
@@ -170,30 +149,45 @@ class Settings {
     this.held = new Map();
     this.bar = make("div", "tnb-settings-bar");
     this.more = make("button", "tnb-button tnb-quiet", null, { type: "button", "aria-expanded": "false", "aria-controls": `tnb-${view.id}-settings` });
-    this.count = make("span", "", "More settings");
-    this.more.append(this.count, icon("more"));
+    this.more.append(make("span", "", "More settings"), icon("more"));
     this.more.addEventListener("click", () => {
       show(this.panel, this.panel.hidden);
       setAttribute(this.more, "aria-expanded", String(!this.panel.hidden));
     });
     this.bar.append(this.more);
-    this.panel = make("div", "tnb-settings", null, { id: `tnb-${view.id}-settings`, role: "group", "aria-label": "settings" });
-    this.hint = make("p", "tnb-settings-hint", "Enter applies a value from the next step on; Escape restores the present one.");
-    this.panel.append(this.hint);
-    this.panel.hidden = true;
+    this.panel = make("div", "tnb-settings", null, { id: `tnb-${view.id}-settings`, role: "group", "aria-label": "settings", hidden: "" });
+    this.search = make("input", "tnb-field tnb-search", null, { type: "search", placeholder: "Find a setting", "aria-label": "find a setting" });
+    this.search.addEventListener("input", () => this.find());
+    this.panel.append(this.search, make("p", "tnb-setting-help", "Enter applies a value from the next step on; Escape restores the present one."));
+    this.groups = new Map();
+  }
+
+  group(name) {
+    if (!this.groups.has(name)) {
+      this.groups.set(name, make("div", "tnb-setting-group", null, { role: "group", "aria-label": name }));
+      this.groups.get(name).append(make("h4", "tnb-card-title", name));
+      this.panel.append(this.groups.get(name));
+    }
+    return this.groups.get(name);
+  }
+
+  // What the search finds in names and words of settings, and in the names of their groups.
+  find() {
+    for (const { box, given } of this.held.values()) show(box, !given.group || matches(this.search.value, `${given.group} ${given.name} ${given.help}`));
+    for (const box of this.groups.values()) show(box, box.querySelector(".tnb-setting:not([hidden])"));
   }
 
   update(list) {
     const names = new Set(list.map(o => o.name));
     for (const [name, held] of this.held) if (!names.has(name)) { held.stop(); held.box.remove(); this.held.delete(name); }
     for (const given of list) {
-      const held = this.held.get(given.name), first = given === list[0] && given.log;
-      if (held) { held.update(given); continue; }
-      const setting = first ? new Rate(this.view, given) : Setting.make(this.view, given);
+      if (this.held.has(given.name)) { this.held.get(given.name).update(given); continue; }
+      const setting = given.group ? Setting.make(this.view, given) : new Rate(this.view, given);
       this.held.set(given.name, setting);
-      if (first) this.bar.prepend(setting.box); else this.panel.insertBefore(setting.box, this.hint);
+      if (given.group) this.group(given.group).append(setting.box); else this.bar.prepend(setting.box);
     }
-    show(this.more, this.panel.children.length > 1);
+    this.find();
+    show(this.more, this.groups.size);
   }
 
   stop() { for (const setting of this.held.values()) setting.stop(); }

@@ -74,10 +74,10 @@ const KEPT = "trainer_nb.charts", OPEN = 12;   // charts of metrics that are ope
 
 class Sections {
   constructor(view) {
-    Object.assign(this, { view, held: new Map(), words: [], kept: { pinned: [], folded: {} }, asked: new Set() });
+    Object.assign(this, { view, held: new Map(), kept: { pinned: [], folded: {} }, asked: new Set() });
     this.box = make("div", "tnb-sections");
     this.search = make("input", "tnb-field tnb-search", null, { type: "search", placeholder: "Find a metric", "aria-label": "find a metric" });
-    this.search.addEventListener("input", () => { this.words = this.search.value.toLowerCase().split(/\s+/).filter(Boolean); this.arrange(); });
+    this.search.addEventListener("input", () => this.arrange());
     try { Object.assign(this.kept, JSON.parse(localStorage.getItem(KEPT))); } catch {}   // a page without storage forgets
   }
 
@@ -95,22 +95,24 @@ class Sections {
   place({ metric, section }) { return metric === undefined ? section : this.kept.pinned.includes(metric) ? "Pinned" : /^([^/]*)\/|/.exec(metric)[1] || ""; }
 
   arrange() {
-    const places = new Map([["", []], ["Pinned", []]]), { words } = this, wanted = [];
+    const places = new Map([["", []], ["Pinned", []]]), words = this.search.value, wanted = [];
     for (const card of this.view.cards()) places.set(this.place(card), [...places.get(this.place(card)) || [], card]);
     let open = 0;
     for (const [name, cards] of places) {
       if (!this.held.has(name)) this.held.set(name, this.build(name));
-      const { box, count, grid } = this.held.get(name), found = cards.filter(card => words.every(o => card.title.toLowerCase().includes(o)));
-      const metrics = cards.filter(o => o.metric !== undefined).length, folded = name && !words.length && (this.kept.folded[name] ?? (name !== "Pinned" && metrics && open + metrics > OPEN));
-      if (!folded) { open += metrics; wanted.push(...found); }
+      const { box, count, grid } = this.held.get(name), shown = cards.filter(card => matches(words, card.title));
+      const metrics = cards.filter(o => o.metric !== undefined).length, folded = name && !words && (this.kept.folded[name] ?? (name !== "Pinned" && metrics && open + metrics > OPEN));
+      if (!folded) { open += metrics; wanted.push(...shown); }
       cards.forEach((card, i) => {
-        show(card.box, found.includes(card));
+        show(card.box, shown.includes(card));
+        // below the name of its section, which need not stand in each title
+        setText(card.name, name && card.metric !== undefined && name !== "Pinned" ? card.title.slice(name.length + 1) : card.title);
         if (card.star) setAttribute(card.star, "aria-pressed", String(name === "Pinned"));
         if (grid.children[i] !== card.box) grid.insertBefore(card.box, grid.children[i] || null);
       });
       if (box.open === Boolean(folded)) box.open = !folded;
       setText(count, ` ${cards.length}`);
-      show(box, found.length);
+      show(box, shown.length);
       const next = this.box.children[[...places.keys()].indexOf(name)];
       if (next !== box) this.box.insertBefore(box, next || null);
     }

@@ -30,9 +30,9 @@ class Link {
     this.answered = this.closed = this.silent = false;
     clearInterval(this.timer);
     clearTimeout(this.patience);
-    this.timer = setInterval(() => this.say(), AGAIN);
+    this.ask();
     this.patience = setTimeout(() => this.view.connection("waiting"), SILENCE);
-    this.say();
+    this.post({ kind: "hello" });
   }
 
   // Where the run does not train, the kernel is asked only while the pointer is in the view: each question keeps it busy for a moment.
@@ -65,21 +65,18 @@ class Link {
     }
   }
 
-  say() { this.post({ kind: "hello" }); }
+  ask() { this.timer = setInterval(() => this.post({ kind: "hello" }), AGAIN); }
 
   post(content) {
     if (this.closed && !["hello", "ping"].includes(content.kind)) return false;
     try { this.model.send(content); return true; }
     catch (error) {
-      if (!this.closed) { console.warn("trainer_nb: not sent:", error); this.lost(); }
+      if (this.closed) return false;
+      console.warn("trainer_nb: not sent:", error);
+      this.close();
+      this.ask();   // a connection may come back; a comm that was closed does not
       return false;
     }
-  }
-
-  // A connection may come back, so it is tried again; a comm that was closed does not.
-  lost() {
-    this.close();
-    this.timer = setInterval(() => this.say(), AGAIN);
   }
 
   receive(content, buffers) {
