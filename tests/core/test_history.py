@@ -315,7 +315,7 @@ def test_round_trip(tmp_path):
     h.note("train_begin", 0, epochs=3)
     h.open_log(tmp_path)
     fill(h, 100, loss=lambda i: torch.tensor([math.nan, math.inf, -math.inf, 0.1][i % 4]), norm=lambda i: [None, math.nan, 1e-300][i % 3])
-    h.note("evaluate", 90, **{o: v for o, v in zip(HOSTILE, [math.nan, math.inf, "NaN", "\\Infinity", "-Infinity", None, True, 2**60, -0.0, [1, [2]], {"é\udc80": 1}, 1e308, ""])})
+    h.note("evaluate", 90, **{o: v for o, v in zip(HOSTILE, [math.nan, math.inf, "NaN", "\\Infinity", "-Infinity", None, True, 2**70, -0.0, [1, [2]], {"é\udc80": 1}, 1e308, ""])})
     h.abandon(Place(95, 1, 0))
     fill(h, 3000, start=96)
     h.note("exception", 3000, error="<b>\x00", where=Path("x"), value=torch.tensor(2.0))

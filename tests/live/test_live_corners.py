@@ -160,27 +160,16 @@ def logged(folder, steps):
     return next(folder.glob("runs/*.jsonl")).read_bytes()
 
 
-def test_following_a_log_that_is_exchanged(tmp_path):
-    short, long = logged(tmp_path/"a", 5), logged(tmp_path/"b", 30)
-    path = tmp_path/"run-x.jsonl"
+def test_following_a_log_that_is_exchanged_or_damaged(tmp_path):
+    "By a longer one, which its size does not tell; damaged, and put right."
+    short, long, path = logged(tmp_path/"a", 5), logged(tmp_path/"b", 30), tmp_path/"run-x.jsonl"
     path.write_bytes(short)
     view = follow(path)
-    path.write_bytes(long)                                     # longer than what was there: not told by its size
-    view.refresh()
-    assert len(view.view_model.sources[0].history) == 30 and view.view_model.sent["status"]["step"] == 30
-
-
-def test_following_a_log_that_is_damaged_and_put_right(tmp_path):
-    whole, path = logged(tmp_path/"a", 5), tmp_path/"run-x.jsonl"
-    path.write_bytes(whole)
-    view = follow(path)
-    for garbage in (b"garbage\n", b"\xff\xfe\n"):
-        path.write_bytes(whole + garbage)
+    for lines, state, step in ((long, "training", 30), (long + b"garbage\n", "failed", 30), (long, "training", 30), (short + b"\xff\xfe\n", "failed", 5), (short, "training", 5)):
+        path.write_bytes(lines)
         view.refresh()
-        assert view.view_model.sent["status"]["state"] == "failed" and "damaged" in view.view_model.sent["status"]["words"]
-        path.write_bytes(whole)
-        view.refresh()
-        assert view.view_model.sent["status"]["state"] == "training"
+        status = view.view_model.sent["status"]
+        assert (status["state"], status["step"], "damaged" in status["words"]) == (state, step, state == "failed")
 
 
 def test_a_view_that_fails_says_so_once(kernel):

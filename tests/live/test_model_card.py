@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 
 from trainer_nb import TrainingArguments
-from trainer_nb.live.model_card import card_text, dataset_name, hyperparameters
+from trainer_nb.live.model_card import dataset_name, draft_model_card, hyperparameters
 from toys import hard_learner
 
 
@@ -14,14 +14,12 @@ def table(text, heading):
     return [[cell.strip().replace("\0", "|") for cell in line.replace("\\|", "\0").strip("|").split("|")] for line in lines[2:]]
 
 
-def test_the_batch_of_all_processes():
+def test_the_table_of_hyperparameters():
+    "The batch of all processes; a setting with a bar is one cell."
     assert hyperparameters(TrainingArguments(per_device_train_batch_size=8, gradient_accumulation_steps=2), 4)["total_train_batch_size"] == 64
-
-
-def test_a_setting_with_a_bar_is_one_cell():
     learn = hard_learner(run_name="a|b\nc")
-    text = card_text("name", learn.args, learn.state, learn.model)
-    assert ["run_name", r"`'a|b\nc'`"] in table(text, "Other settings")
+    text = draft_model_card(learn.args, learn.state, learn.model, "name")
+    assert ["run_name", r"`'a|b\nc'`"] in table(text, "Hyperparameters")
 
 
 def test_an_evaluation_set_may_be_called_training():

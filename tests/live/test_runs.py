@@ -11,7 +11,8 @@ from trainer_nb import Learner, compare, follow, runs
 from trainer_nb.core.history import History
 from trainer_nb.live import run_index
 from trainer_nb.live import runs as runs_module
-from trainer_nb.live.run_index import RunIndex, RunSummary, find_logs, is_lower_better, labels_path, summarize
+from trainer_nb.live.follow import find_logs
+from trainer_nb.live.run_index import RunIndex, RunSummary, is_lower_better, labels_path, summarize
 
 
 @pytest.fixture(autouse=True)
@@ -71,9 +72,12 @@ def test_the_index_reads_what_is_new(tmp_path):
     assert sorted(find_logs(tmp_path)) == sorted([done.path, live.path, deep]) and find_logs(copy.parent) == [copy]
     with open(deep, "a") as f: f.write('{"garb\n')
     damaged = index.read([deep])[0]
-    assert (damaged.state().state, damaged.step) == ("damaged", 50) and "Line" in damaged.state().words
+    assert (damaged.state().state, damaged.step) == ("unreadable", 50) and "Line" in damaged.state().words
     index.opened -= 1
     deep.unlink()
+    deep.mkdir()                                     # as one without the right to read it: read again as soon as it is there
+    assert index.read([deep])[0].state().state == "unreadable" and other.read([deep])[0].state().words.startswith("[Errno 21]")
+    deep.rmdir()
     labels_path(done.path).write_text("no JSON")
     assert index.read(find_logs(tmp_path))[0].labels == {}
 
@@ -141,7 +145,9 @@ def test_the_table(tmp_path):
     assert {"learning_rate", "seed", "at step", "commit"} <= set(rows[0]) and len({o.color for o in table.model.curves}) == 6
     table.group("seeds")
     assert [(row["learning_rate"], row["seed"]) for row in table.table()] == [(1e-2, "0, 1, 2"), (1e-3, "0, 1, 2")]
+    assert runs_module.RunRow("g", [RunSummary(o, o, settings={"seed": int(o)}) for o in ("10", "9", "1")], "").setting("seed") == "1, 9, 10"
     curve = table.model.curves[0]
+    assert table.model.about(table.model.rows[0]).split("\n")[1:] == ["rate 0.01: finished after step 50"] * 3
     assert curve.band and np.allclose(curve.blocks.table[:, 5], table.model.rows[0].runs[0].blocks[:, 5]) and curve.points["eval_accuracy"][0][3] == pytest.approx(0.71)
     table.group(None).label(rows[5]["run"], baseline=True, tags="first")
     assert table.model.row_cells(table.model.rows[0])["eval_accuracy"][1].endswith("(+0.11)")
@@ -155,6 +161,7 @@ def test_the_table(tmp_path):
         panel, cells = table.group(by).parallel().panels()[0], table.model.row_cells(table.model.rows[0])
         assert dict(panel.things[0].words) == {name: cells[name][1].split(" ±")[0] for name in panel.rows} and len(panel.rows) == 3
     assert {mark.word for mark in panel.things if hasattr(mark, "word") and mark.y == 0} == {"0.001", "0.01"}
+    assert runs_module.axis_places([(rate, str(rate)) for rate in (1e-4, 1e-3, 1e-2)])[1] == pytest.approx([0, 0.5, 1]) and table.scatter("learning_rate").panels()[0].xlog
     for change in (dict(end=False), dict(seed=2), dict(end=False)):                # one that has not ended, one whose seed has been, one with NaN
         last = write(tmp_path, "late", accuracy=0.9, **{"learning_rate": 1e-2, "seed": 7} | change)
     last.append(51, 5.1, 1e-3, 8, 5.1, math.nan, 1.0)
@@ -164,7 +171,7 @@ def test_the_table(tmp_path):
     two.flush()
     assert [table.table()[-1][name] for name in ("state", "eval_accuracy")] == ["diverged", 0.9] and table.table()[-1]["name"].startswith("late (")
     table.group("seeds")
-    assert [(row["name"].split("(")[1], row["num_processes"]) for row in table.table()[1:]] == [("3 seeds without 1 repeated, 1 training, 1 diverged)", 1), ("3 seeds)", 1)]
+    assert [(row["name"].split("(")[1], row["num_processes"]) for row in table.table()[1:]] == [("3 seeds of 6 runs)", 1), ("3 seeds)", 1)]
 
 
 def test_seeds_of_different_length():
@@ -187,12 +194,13 @@ def test_which_is_better(name, settings, lower):
 
 
 def test_logs_that_come_later(tmp_path):
-    "A folder may be empty, or missing, when it is looked at."
-    view, table = follow(tmp_path/"out"), runs(tmp_path/"out")
-    assert view.view_model.state == "waiting" and len(table) == 0 and "no log" in repr(table)
+    "A folder may be empty, or missing, when it is looked at; the run may write into a folder in it."
+    view, table, outer, pattern = follow(tmp_path/"out"), runs(tmp_path/"out"), follow(tmp_path), follow(f"{tmp_path}/o*")
+    assert view.view_model.state == "waiting" and len(table) == 0 and "no log" in repr(table) and repr(view).startswith("out: waiting for a log in")
     write(tmp_path/"out").close_log()
     view.view_model.message()
     assert view.view_model.state == "finished" and table.table()[0]["name"] == "a" and "1 run" in repr(table)
+    assert repr(outer).startswith("a: finished") and "1 run in" in repr(pattern)
 
 
 # ---- the page

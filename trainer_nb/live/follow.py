@@ -23,6 +23,34 @@ SILENCE_SECONDS = 30.0   # without a new line, after which a run counts as inact
 # history of a log whose first line is incomplete
 EMPTY_HISTORY = History()
 
+def find_logs(
+    path: str | Path,  # a log, or a folder: of logs, of a run, or of the folders of runs, at any depth; or a pattern
+) -> list[Path]:
+    "Return the logs in a folder, its branches and other inner folders; none if it does not exist yet."
+    path = Path(path).expanduser().absolute()
+    if path.is_file(): return [path]
+    if "*" in path.name: return sorted({log for one in path.parent.glob(path.name) for log in find_logs(one)})
+    logs: list[Path] = []
+    seen: set[str] = set()   # links are followed, each folder once
+    for folder, inner, _ in os.walk(path, followlinks=True):
+        real = os.path.realpath(folder)
+        # a checkpoint holds no run of its own
+        inner[:] = [] if real in seen else [o for o in sorted(inner) if not o.startswith((".", "checkpoint-"))]
+        if real not in seen and (Path(folder) == path or Path(folder).name == "runs"):
+            logs += Path(folder).glob("run-*.jsonl")
+        seen.add(real)
+    return sorted(logs)
+
+def silence_status(
+    written: float,  # when the last line was, in seconds since 1970
+    step: int,
+    seconds: float,  # of training
+) -> DisplayStatus:
+    "Return the status of a run whose log just ends: it trains, or it was killed."
+    if time.time() - written < max(SILENCE_SECONDS, 10 * seconds / max(step, 1)):
+        return DisplayStatus("training", "training in another process")
+    return DisplayStatus("inactive", f"no new lines since {format_clock(written)}")
+
 class LogSource:
     "Provide the log of a run as a source; one that does not exist yet is waited for."
     def __init__(self, path: str | Path):
@@ -39,11 +67,17 @@ class LogSource:
     @property
     def history(self) -> History: return self.reader and self.reader.history or EMPTY_HISTORY
     @property
-    def label(self) -> str: return run_label(self.history)
+    def label(self) -> str: return self.path.stem if self.history is EMPTY_HISTORY else run_label(self.history)
 
     def read(self):
         "Read the new lines. Raise OSError if there is no log that can be read, and ValueError if it is damaged."
-        if self.reader is None: self.reader = LogReader(find_log(self.path))
+        if self.reader is None:
+            # a run that was waited for may have a folder of its own in this one
+            inner = max(find_logs(self.path), key=os.path.getmtime, default=self.path)
+            try:
+                self.reader = LogReader(find_log(self.path))
+            except FileNotFoundError:
+                self.reader = LogReader(find_log(inner))
         self.reader.read()
         self.last_write = os.stat(self.reader.path).st_mtime
 
@@ -67,15 +101,11 @@ class LogSource:
         seconds = columns.seconds[last] if len(history) else 0.0
         plans = [e["data"] for e in list(history.events) if e["kind"] == "plan" and not e["abandoned"]]
         plan = {k: v for k, v in (plans[-1] if plans else {}).items() if isinstance(v, (int, float))}
-        total = plan.get("steps")
-        status = last_status(history)
         if self.reader is None:
             status = DisplayStatus("waiting", f"waiting for a log in {self.path}")
         elif self.damage:
             status = DisplayStatus("failed", self.damage)
-        elif status is None and time.time() - self.last_write < max(SILENCE_SECONDS, 10 * seconds / max(step, 1)):
-            status = DisplayStatus("training", "training in another process")
-        elif status is None:
-            status = DisplayStatus("inactive", f"no new lines since {format_clock(self.last_write)}")
+        else:
+            status = last_status(history) or silence_status(self.last_write, step, seconds)
         epoch = f"{columns.epoch[last]:.2f}" if len(history) else None
-        return status_fields(history, status, step, total, seconds, epoch=epoch, epochs=plan.get("epochs"))
+        return status_fields(history, status, step, plan.get("steps"), seconds, epoch=epoch, epochs=plan.get("epochs"))

@@ -101,47 +101,44 @@ def result_rows(state: TrainerState) -> list[dict]:
         row |= dict(sorted(metrics.items(), key=lambda item: item[0] != "eval_loss"))
     return list(rows.values())
 
-def hyperparameters(args: TrainingArguments, processes: int = 1) -> dict:
-    "Return the settings that decide a training, under the names that the Trainer's cards have for them."
-    batch = args.train_batch_size * args.gradient_accumulation_steps * processes
-    values = {
-        "learning_rate": args.learning_rate, "train_batch_size": args.train_batch_size,
-        "eval_batch_size": args.eval_batch_size, "seed": args.seed, "num_devices": processes,
-        "gradient_accumulation_steps": args.gradient_accumulation_steps, "total_train_batch_size": batch,
-        "optimizer": str(getattr(args.optim, "value", args.optim)), "lr_scheduler_type": str(args.lr_scheduler_type.value),
-        "warmup_steps": args.warmup_steps, "weight_decay": args.weight_decay, "max_grad_norm": args.max_grad_norm,
-        **({"training_steps": args.max_steps} if args.max_steps > 0 else {"num_epochs": args.num_train_epochs}),
-        "precision": "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32",
-    }
-    if args.label_smoothing_factor:
-        values["label_smoothing_factor"] = args.label_smoothing_factor
-    return values
-
-# fields that the table of the hyperparameters contains under these or other names
-_LISTED = (
-    "learning_rate", "per_device_train_batch_size", "per_device_eval_batch_size", "seed", "max_grad_norm", "optim",
-    "gradient_accumulation_steps", "lr_scheduler_type", "warmup_steps", "weight_decay", "max_steps", "num_train_epochs",
-    "bf16", "fp16", "label_smoothing_factor",
+# settings that decide a training, which each card has
+_USUAL = (
+    "learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps", "seed", "optim", "lr_scheduler_type",
+    "warmup_steps", "weight_decay", "max_grad_norm", "bf16", "fp16",
 )
+
+def hyperparameters(args: TrainingArguments, processes: int = 1) -> dict:
+    "Return the settings that decide a training, and all that were changed."
+    batch = args.train_batch_size * args.gradient_accumulation_steps * processes
+    length = "max_steps" if args.max_steps > 0 else "num_train_epochs"
+    values = {name: getattr(args, name) for name in (*_USUAL, length)} | hide_tokens(args.changed())
+    settings = {k: f"`{getattr(v, 'value', v)!r}`" for k, v in values.items() if k not in _PRIVATE}
+    return {"num_devices": processes, "total_train_batch_size": batch} | settings
+
 _VERSIONS = ("trainer_nb", "torch", "accelerate", "transformers", "datasets", "tokenizers", "peft")
 
-def card_text(
-    name: str, args: TrainingArguments, state: TrainerState, model: torch.nn.Module,
-    base_model: str | None = None,       # from which training began
-    data: dict[str, str] | None = None,  # what is known of the data: {"training": "30 samples"}
-    processes: int = 1,
+def draft_model_card(
+    args: TrainingArguments, state: TrainerState, model: torch.nn.Module, model_name: str,
+    finetuned_from: str | None = None, data: dict[str, str] | None = None, processes: int = 1, **metadata
 ) -> str:
-    "Return the text of the card."
-    settings = {k: f"`{v!r}`" for k, v in hide_tokens(args.changed()).items() if k not in (*_PRIVATE, *_LISTED)}
+    "Return the whole card; the parameters are those of write_model_card."
+    given = getattr(getattr(model, "config", None), "_name_or_path", None)
+    # a folder of this machine is no name
+    base_model = finetuned_from or (given if given and not os.path.isdir(given) else None)
+    library = next((c.__module__.split(".")[0] for c in type(model).__mro__ if hasattr(c, "save_pretrained")), None)
+    metrics, rows = card_metrics(state), result_rows(state)
+    results = {k: v for k, v in metrics.items() if k.startswith("eval_") and isinstance(v, (int, float))}
+    header = card_front_matter(
+        finetuned_from=base_model, library_name=library, model_name=model_name, results=results, **metadata
+    )
     versions = {}
     for package in _VERSIONS:
         with suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
-    metrics = card_metrics(state)
-    rows = result_rows(state)
     origin = f", fine-tuned from [{base_model}](https://huggingface.co/{base_model})" if base_model else ""
     parts = [
-        f"# {name}",
+        header,
+        f"# {model_name}",
         f"A {module_class(model).__name__}{origin}, after {state.global_step} optimizer steps ({state.epoch or 0:.4g} epochs). Its"
         " purpose, its training data and its limits are for a person to write.",
     ]
@@ -150,12 +147,10 @@ def card_text(
     if data:
         parts += ["## Data", values_table(data)]
     parts += ["## Hyperparameters", values_table(hyperparameters(args, processes))]
-    if settings:
-        parts += ["## Other settings", values_table(settings)]
     if len(rows) > 1:
         parts += ["## Training results", markdown_table(rows)]
     parts += ["## Versions", values_table(versions)]
-    return "\n\n".join(parts)
+    return "\n\n".join(parts) + "\n"
 
 # %% ../../nbs/10_live/04_model_card.ipynb #c41a7e02
 # builders of files, which are no data sets of the Hub
@@ -213,18 +208,3 @@ def write_model_card(
 def is_foreign_card(path: Path) -> bool:
     "Check whether there is a README.md that this package has not written."
     return path.exists() and LIBRARY_NAME not in path.read_text(encoding="utf-8").split("\n---", 1)[0]
-
-def draft_model_card(
-    args: TrainingArguments, state: TrainerState, model: torch.nn.Module, model_name: str,
-    finetuned_from: str | None = None, data: dict[str, str] | None = None, processes: int = 1, **metadata
-) -> str:
-    "Return the whole card; the parameters are those of write_model_card."
-    given = getattr(getattr(model, "config", None), "_name_or_path", None)
-    # a folder of this machine is no name
-    base_model = finetuned_from or (given if given and not os.path.isdir(given) else None)
-    results = {k: v for k, v in card_metrics(state).items() if k.startswith("eval_") and isinstance(v, (int, float))}
-    library = next((c.__module__.split(".")[0] for c in type(model).__mro__ if hasattr(c, "save_pretrained")), None)
-    header = card_front_matter(
-        finetuned_from=base_model, library_name=library, model_name=model_name, results=results, **metadata
-    )
-    return f"{header}\n\n{card_text(model_name, args, state, model, base_model, data, processes)}\n"

@@ -24,12 +24,12 @@ from ..args.training_args import TrainingArguments
 from ..core.history import History, LogReader
 from ..core.log_file import LOG_WRITER, to_plain_data
 from ..core.records import sounds_lower_better
-from ..display.panels import suits_log_axis
+from ..display.panels import nan_mean, suits_log_axis
 from ..display.tables import format_setting, format_value
 from .blocks import BLOCK_COLUMNS, BlockSeries, MetricPoints, RunCurve, first_lost_row
 from .curves import run_label, running_mean, smoothing_weight, unique_names
-from .follow import SILENCE_SECONDS
-from .run_view import DisplayStatus, format_clock, last_status
+from .follow import silence_status
+from .run_view import DisplayStatus, last_status
 
 # %% ../../nbs/10_live/17_run_index.ipynb #177ec839
 # blocks of a run, and points of a metric, in a chart of many runs
@@ -68,9 +68,7 @@ class RunSummary:
     def state(self) -> DisplayStatus:
         "Return the present state; a log that just ends belongs to a run that trains, or that was killed."
         if self.status is not None: return DisplayStatus(*self.status)
-        patience = max(SILENCE_SECONDS, 10 * self.seconds / max(self.step, 1))
-        if not self.written or time.time() - self.written < patience: return DisplayStatus("training", "training")
-        return DisplayStatus("inactive", f"no new lines since {format_clock(self.written)}")
+        return silence_status(self.written or time.time(), self.step, self.seconds)
 
 @functools.cache
 def default_settings() -> dict[str, Any]: return to_plain_data(TrainingArguments.defaults()) | {"num_processes": 1}
@@ -132,12 +130,14 @@ def is_lower_better(name: str, runs: Sequence[RunSummary]) -> bool:
         if greater is not None and name.removeprefix("eval_") == metric: return not greater
     return sounds_lower_better(name)
 
+def natural_key(name: str) -> list:
+    "Return a key that sorts layer_2 before layer_10."
+    return [int(o) if o.isdigit() else o for o in re.split(r"(\d+)", name)]
+
 def metric_names(runs: Sequence[RunSummary]) -> list[str]:
     "Return the metrics of runs: those of evaluations first."
     names = dict.fromkeys(name for run in runs for name in run.results)
-    # layer_2 before layer_10
-    def numbers(name: str) -> list: return [int(o) if o.isdigit() else o for o in re.split(r"(\d+)", name)]
-    return sorted(names, key=lambda name: (name == "loss", not name.startswith("eval_"), numbers(name)))
+    return sorted(names, key=lambda name: (name == "loss", not name.startswith("eval_"), natural_key(name)))
 
 def default_result(runs: Sequence[RunSummary]) -> str:
     "Return the metric by which runs are compared, unless another is chosen: the one that chose their best models."
@@ -152,24 +152,6 @@ def differing_names(runs: Sequence[RunSummary]) -> list[str]:
     return [name for name in names if len({json.dumps(run.setting(name)) for run in runs}) > 1]
 
 # %% ../../nbs/10_live/17_run_index.ipynb #59241bd9
-def find_logs(
-    path: str | Path,  # a log, or a folder: of logs, of a run, or of the folders of runs, at any depth; or a pattern
-) -> list[Path]:
-    "Return the logs in a folder, its branches and other inner folders; none if it does not exist yet."
-    path = Path(path).expanduser().absolute()
-    if path.is_file(): return [path]
-    if "*" in path.name: return sorted({log for one in path.parent.glob(path.name) for log in find_logs(one)})
-    logs: list[Path] = []
-    seen: set[str] = set()   # links are followed, each folder once
-    for folder, inner, _ in os.walk(path, followlinks=True):
-        real = os.path.realpath(folder)
-        # a checkpoint holds no run of its own
-        inner[:] = [] if real in seen else [o for o in sorted(inner) if not o.startswith((".", "checkpoint-"))]
-        if real not in seen and (Path(folder) == path or Path(folder).name == "runs"):
-            logs += Path(folder).glob("run-*.jsonl")
-        seen.add(real)
-    return sorted(logs)
-
 def labels_path(log: str | Path) -> Path: return Path(log).with_suffix(".json")
 
 def read_labels(log: str | Path) -> dict[str, Any]:
@@ -231,7 +213,9 @@ class RunIndex:
                 if summary is None:
                     summary = self.summary_of_log(log)
                     content = vars(summary) | {"blocks": None}
-                    new.append((str(log), key, json.dumps(content), summary.blocks.tobytes()))
+                    # what cannot be read now may be readable later, without another size or time
+                    if summary.state().state == "unreadable": key = ""
+                    else: new.append((str(log), key, json.dumps(content), summary.blocks.tobytes()))
                 self.known[log] = key, summary
             summary = self.known[log][1]
             summary.path, summary.written = str(log), stat.st_mtime
@@ -241,14 +225,14 @@ class RunIndex:
         return sorted(found, key=lambda summary: summary.started)
 
     def summary_of_log(self, log: Path) -> RunSummary:
-        "Read the new lines of a log, up to a damaged one, which the state names."
+        "Read the new lines of a log, up to one that cannot be read, which the state names."
         reader = self.readers.pop(log, None) or LogReader(log)
         self.opened += 1
         damage = None
         try:
             reader.read()
         except (OSError, ValueError) as error:
-            damage = ["damaged" if isinstance(error, ValueError) else "failed", format_value(str(error), 300)]
+            damage = ["unreadable", format_value(str(error), 300)]
         # the first line may be being written
         if reader.history is None: return RunSummary(log.stem, log.stem, status=damage)
         # a run without a name has that of its folder
@@ -290,7 +274,7 @@ class RunRow:
     def state(self) -> str:
         "Return the state of the runs; of several, the one that needs a look first."
         states = {run.state().state for run in self.runs}
-        order = ("failed", "diverged", "damaged", "training", "inactive", "paused", *states)
+        order = ("failed", "diverged", "unreadable", "training", "inactive", "paused", *states)
         return next(state for state in order if state in states)
 
     @property
@@ -311,7 +295,7 @@ class RunRow:
     def setting(self, name: str) -> Any:
         "Return a setting; of runs in which it differs, all values as text."
         values = list({json.dumps(run.setting(name)): run.setting(name) for run in self.counted}.values())
-        return values[0] if len(values) == 1 else ", ".join(map(format_setting, values))
+        return values[0] if len(values) == 1 else ", ".join(sorted(map(format_setting, values), key=natural_key))
 
     def blocks(self) -> np.ndarray:
         "Return the blocks to draw; of several runs their mean, from the lowest to the highest of them."
@@ -319,16 +303,11 @@ class RunRow:
         if len(self.counted) == 1 or not len(longest): return longest
         values = np.full((len(self.counted), len(longest), longest.shape[1] // 3 - 1), np.nan)
         for i, run in enumerate(self.counted):
-            if not len(run.blocks): continue
             at = np.searchsorted(run.blocks[:, 0], longest[:, 0])
             inside = at < len(run.blocks)
             values[i, inside] = run.blocks[at[inside], 5::3]
-        # where no run has a value
-        none = np.isnan(values).all(0)
-        low, high = np.fmin.reduce(values), np.fmax.reduce(values)
-        known = np.maximum((~np.isnan(values)).sum(0), 1)
-        mean = np.where(none, np.nan, np.nansum(values, 0) / known)
-        return np.concatenate([longest[:, :3], np.stack([low, high, mean], 2).reshape(len(longest), -1)], 1)
+        merged = np.stack([np.fmin.reduce(values), np.fmax.reduce(values), nan_mean(values, 0)], 2)
+        return np.concatenate([longest[:, :3], merged.reshape(len(longest), -1)], 1)
 
     def points(self, names: Sequence[str]) -> dict[str, list]:
         "Return the points of some metrics; of several runs their means, where all that have come so far have one."
@@ -369,14 +348,6 @@ def group_key(run: RunSummary, by: str | None) -> Hashable:
     given = {k: v for k, v in sorted(run.settings.items()) if v != default_settings().get(k)}
     return json.dumps({k: v for k, v in given.items() if k not in (*SEEDS, *NOT_COMPARED)})
 
-def counted_runs(runs: list[RunSummary], by: str) -> list[RunSummary]:
-    "Return the runs of which a mean is: those that have ended well, or that go on; of a seed the last one."
-    for states in (("finished", "stopped"), ("training", "paused", "new", "waiting")):
-        found = [run for run in runs if run.state().state in states]
-        if found: break
-    if by != "seeds": return found or runs
-    return list({json.dumps([run.setting(seed) for seed in SEEDS]): run for run in found or runs}.values())
-
 def group_rows(runs: list[RunSummary], by: str | None) -> list[RunRow]:
     "Return the rows of a table: a run each, or those that have a setting, the tags, or all but the seed in common."
     groups: dict[Hashable, list[RunSummary]] = {}
@@ -387,11 +358,13 @@ def group_rows(runs: list[RunSummary], by: str | None) -> list[RunRow]:
     rows = []
     for key, found in groups.items():
         name = str(key) if by != "seeds" else found[0].label
-        counted = counted_runs(found, by)
-        left = [run.state().state for run in found if id(run) not in set(map(id, counted))]
-        left = ["repeated" if state == counted[0].state().state else state for state in left]
-        words = [f"{len(counted)} {by if by == 'seeds' else 'runs'}"]
-        if left: words.append("without " + ", ".join(f"{left.count(o)} {o}" for o in dict.fromkeys(left)))
-        if len(found) > 1: name = f"{name} ({' '.join(words)})"
+        # the mean is of the runs that have ended well, or else of those that go on; of a seed the last one
+        def within(*states: str) -> list[RunSummary]: return [run for run in found if run.state().state in states]
+        counted = within("finished", "stopped") or within("training", "paused", "new", "waiting") or found
+        if by == "seeds":
+            counted = list({json.dumps([run.setting(seed) for seed in SEEDS]): run for run in counted}.values())
+        words = f"{len(counted)} {by if by == 'seeds' else 'runs'}"
+        if len(counted) < len(found): words += f" of {len(found)} runs"
+        if len(found) > 1: name = f"{name} ({words})"
         rows.append(RunRow(f"group-{zlib.crc32(repr((by, key)).encode()):08x}", found, name, counted))
     return rows

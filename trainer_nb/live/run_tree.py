@@ -45,6 +45,7 @@ class Lane:
     parent: str | None = None   # id of the run that it leaves
     result: str = ""   # last metric or loss
     acts: list[tuple[int, str]] = field(default_factory=list)   # changes made by hand, by step
+    depth: int = 0   # number of lanes that it leaves, one after another
 
 # what the shape of the tree shows, and what no reader would look for in it
 NOT_DRAWN = {"branch", "rewind", "checkpoint", "load_best", "resume", "add_callback", "remove_callback", "stop"}
@@ -107,11 +108,12 @@ def family(histories: Sequence[History]) -> list[History]:
 def in_order(lanes: list[Lane]) -> list[Lane]:
     "Return the lanes from top to bottom: below each run what leaves it, the latest first, so that no lines cross."
     runs = {lane.run for lane in lanes}
-    def below(parent: str | None) -> list[Lane]:
+    def below(parent: str | None, depth: int) -> list[Lane]:
         children = [lane for lane in lanes if (lane.parent if lane.parent in runs else None) == parent]
         children.sort(key=lambda lane: -lane.start)
-        return [o for lane in children for o in (lane, *(below(lane.run) if lane.stretch == -1 else ()))]
-    return below(None)
+        for lane in children: lane.depth = depth
+        return [o for lane in children for o in (lane, *(below(lane.run, depth + 1) if lane.stretch == -1 else ()))]
+    return below(None, 0)
 
 # %% ../../nbs/10_live/16_run_tree.ipynb #e52bda8d
 class RunTree(PanelDisplay):
@@ -127,13 +129,9 @@ class RunTree(PanelDisplay):
         for lane in self.lanes:
             acts = "".join(f"; {act} after step {step}" for step, act in lane.acts)
             where = f"to step {lane.end}" if lane.parent is None else f"from step {lane.start} to {lane.end}"
-            lines.append((f"{'   ' * self._depth(lane)}{lane.label}", f"{where}  {lane.result}{acts}"))
+            lines.append((f"{'   ' * lane.depth}{lane.label}", f"{where}  {lane.result}{acts}"))
         width = max((len(label) for label, _ in lines), default=0)
         return [f"{label:<{width}}  {rest}".rstrip() for label, rest in lines]
-
-    def _depth(self, lane: Lane) -> int:
-        parent = next((o for o in self.lanes if o.stretch == -1 and o.run == lane.parent), None)
-        return 0 if parent is None else 1 + self._depth(parent)
 
     def panels(self) -> list[Panel]:
         "Return the lines, each from where it leaves its parent, with its changes and its result."

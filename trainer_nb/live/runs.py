@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,15 @@ from ..core.errors import suggest_names
 from ..core.history import History
 from ..core.log_file import find_log
 from ..display.charts import Chart
-from ..display.panels import LineSeries, Marker, Panel, suits_log_axis
+from ..display.panels import LineSeries, Marker, Panel
 from ..display.svg import DASHES, run_colors, series_color, series_dash
 from ..display.tables import Table, escape_html, format_duration, format_setting, format_value, is_number
 from .background import display_status
 from .curves import as_history, learner_name, run_label
 from .dashboard import Dashboard, make_view
-from .follow import LogSource
+from .follow import LogSource, find_logs
 from .run_index import RowCurve, RunIndex, RunRow, RunSummary, default_result, default_settings, differing_names
-from .run_index import find_logs, group_rows, is_lower_better, metric_names, read_labels, summarize, write_labels
+from .run_index import group_rows, is_lower_better, metric_names, read_labels, summarize, write_labels
 from .view_model import ViewModel, fetch_quietly
 
 # %% ../../nbs/10_live/18_runs.ipynb #65da3030
@@ -58,9 +59,8 @@ class RunsModel(ViewModel):
         self.opened: list[str] = []      # metrics whose charts the page has opened
         self.runs: list[RunSummary] = []
         self.rows: list[RunRow] = []
-        # what was read when, and how long that took
-        self.scanned_at = -1e9
-        self.scan_cost = 0.0
+        # when the sources are read again, and what was there the last time
+        self.due = 0.0
         self.seen: Any = None
         # the result by which the runs are compared, and whether lower is better; the settings that differ
         self.chosen = ("loss", True)
@@ -114,11 +114,11 @@ class RunsModel(ViewModel):
 
     def refresh_sources(self) -> bool:
         "Read what is new, and return True if the rows have changed."
-        now = time.monotonic()
-        if now - self.scanned_at < max(SCAN_SECONDS, 20 * self.scan_cost): return False
+        began = time.monotonic()
+        if began < self.due: return False
         runs = self.read()
-        self.scanned_at = time.monotonic()
-        self.scan_cost = self.scanned_at - now
+        ended = time.monotonic()
+        self.due = ended + max(SCAN_SECONDS, 20 * (ended - began))
         chosen = self.group, self.result, len(self.opened)
         seen = [(id(run), run.state().state, json.dumps(run.labels)) for run in runs], chosen
         if seen == self.seen: return False
@@ -206,6 +206,7 @@ class RunsModel(ViewModel):
     def about(self, row: RunRow) -> str:
         "Describe a row in full: what stands in no column."
         run = row.runs[0]
+        if len(row.runs) > 1: return "\n".join([row.name, *(f"{o.label}: {o.state().words}" for o in row.runs)])
         packages = ", ".join(f"{name} {version}" for name, version in run.packages.items())
         commit = f"commit {run.commit[:10]}" if run.commit else ""
         return "\n".join(filter(None, [row.name, run.state().words, run.path, packages, commit]))
@@ -262,7 +263,7 @@ class RunsModel(ViewModel):
             for other in self.runs:
                 if other is not chosen and other.labels.get("baseline"): write_labels(other, {"baseline": False})
         write_labels(chosen, labels)
-        self.scanned_at = -1e9
+        self.due = 0.0
 
     def choose(self, what: str, name: str | None):
         "Choose the result or the grouping; None: the usual one. Raise ValueError for an unknown name."
@@ -270,7 +271,7 @@ class RunsModel(ViewModel):
         if name is not None and name not in known:
             raise ValueError(f"{what}={name!r} is none of {', '.join(known)}.{suggest_names(str(name), known)}")
         setattr(self, what, name)
-        self.scanned_at = -1e9
+        self.due = 0.0
 
     def choices(self, what: str) -> list[str]:
         "Return the names for a result, or for a grouping."
@@ -283,7 +284,7 @@ class RunsModel(ViewModel):
             return f"{verb.capitalize()}: {getattr(self, verb) or 'none'}"
         if verb == "draw":
             self.opened += map(str, options.get("names") or [])
-            self.scanned_at = -1e9
+            self.due = 0.0
             return ""
         self.relabel(str(options.get("run")), {k: v for k, v in options.items() if k in ("note", "tags", "baseline")})
         return "Kept beside the log"
@@ -293,13 +294,11 @@ class Runs:
     "Show runs as a table beside their charts; returned by `runs()`."
     def __init__(self, model: RunsModel):
         self.model = model
-        self._view: Dashboard | None = None
 
-    @property
+    @cached_property
     def view(self) -> Dashboard:
         "Return the live view, created on first use."
-        if self._view is None: self._view = make_view(self.model)
-        return self._view
+        return make_view(self.model)
 
     def __len__(self): return len(self.model.rows)
     def __repr__(self): return repr(self.view)
@@ -308,7 +307,7 @@ class Runs:
 
     def table(self) -> Table:
         "Return the rows as plain values, as they are now: a dict for each run, or group of runs, the best first."
-        self.model.scanned_at = -1e9
+        self.model.due = 0.0
         self.model.refresh_sources()
         return Table(
             {"run": row.id, "name": row.name, "state": row.state}
@@ -331,6 +330,9 @@ class Runs:
         "Keep a note, tags, or the baseline beside the log of a run. Raise ValueError for a run that is not there."
         if isinstance(tags, str): tags = [tags]
         given = {"note": note, "tags": None if tags is None else list(tags), "baseline": baseline}
+        # another run may have the same name by now
+        self.model.due = 0.0
+        self.model.refresh_sources()
         self.model.relabel(run, {name: value for name, value in given.items() if value is not None})
         self.model.refresh_sources()
         return self
@@ -371,7 +373,7 @@ class Runs:
             LineSeries([a], [b], row.name, curve.color, "points", [(x, first), (y, second)])
             for (a, first), (b, second), row, curve in pairs
         ]
-        xlog, ylog = (suits_log_axis([[p[i][0] for p in pairs]]) for i in (0, 1))
+        xlog, ylog = (spans_decades([p[i][0] for p in pairs]) for i in (0, 1))
         return Chart([Panel(f"{y} by {x}", lines, x=x, xlog=xlog, ylog=ylog)], columns=1)
 
     def parallel(
@@ -393,6 +395,10 @@ class Runs:
         title = "From the lowest to the highest value"
         return Chart([Panel(title, lines + ends, x="", rows=shown, x_span=(0.0, 1.0))], columns=1)
 
+def spans_decades(values: Sequence[float]) -> bool:
+    "Return True if a logarithmic axis suits values that were tried, such as rates from 1e-4 to 1e-2."
+    return min(values) > 0 and max(values) >= 10 * min(values)
+
 def axis_places(
     cells: list[tuple[Any, str]],  # values, with None for a missing one, and how they are shown
 ) -> tuple[list[tuple[str, float]], list[float]]:
@@ -400,7 +406,7 @@ def axis_places(
     known = [(value, text) for value, text in cells if value is not None]
     if known and all(is_number(value) for value, _ in known):
         (low, first), (high, last) = min(known), max(known)
-        to = np.log10 if low > 0 and suits_log_axis([[value for value, _ in known]]) else float
+        to = np.log10 if spans_decades([value for value, _ in known]) else float
         span = to(high) - to(low) or 1
         words = [(first, 0.0), (last, 1.0)][:1 if low == high else 2]
         return words, [np.nan if value is None else float((to(value) - to(low)) / span) for value, _ in cells]
@@ -440,5 +446,5 @@ def follow(
     try:
         for one in paths: find_log(one)
     except FileNotFoundError:
-        if any(map(find_logs, paths)): return runs(*paths).view
+        if any("*" in str(one) or find_logs(one) for one in paths): return runs(*paths).view
     return make_view(ViewModel(list(map(LogSource, paths))))

@@ -13,7 +13,7 @@ import torch
 
 from ..args.training_args import TrainingArguments
 from ..core.callbacks import TrainerCallback, TrainerControl, TrainerState
-from ..core.errors import short_repr, warn
+from ..core.errors import short_repr
 from ..core.history import History
 from ..core.seeding import SEED_EVALUATE, mix_seed, preserve_generators, seed_all
 from ..data.chat import chat_template_of, is_conversational, labels_of, plain_ids, plain_list, render
@@ -25,7 +25,7 @@ from ..display.svg import image_tag
 from ..display.tables import Table, format_value
 from ..engine.evaluate import evaluation_mode
 from ..engine.generate import generation_settings
-from ..engine.metrics import decode_predictions, resolve_text_metrics, score_texts
+from ..engine.metrics import decode_predictions
 from ..engine.overrides import TrainerBase
 from .reporting import ReportCallback
 
@@ -150,16 +150,19 @@ def evaluated_set(callback: TrainerCallback, learner: TrainerBase | None, given:
 class TextSamplesCallback(TrainerCallback):
     "Generate a few texts at each evaluation; record them, and send them to the trackers."
     # nothing here changes in a run, so nothing is copied into its snapshots
-    not_state = ("_shown", "samples", "tokenizer", "metrics", "generate")
+    not_state = ("_shown", "samples", "tokenizer", "generate")
 
     def __init__(
         self,
         samples: int | Sequence = 4,  # how many of each evaluation set, or the samples
         tokenizer: Any = None,  # None: the learner's processing_class, or its collator's tokenizer
-        metrics: Sequence = (),  # text metrics to log for these samples: names, or functions
         **generate,  # arguments of the model's generate: max_new_tokens=, do_sample=
     ):
-        resolve_text_metrics(metrics)
+        if "metrics" in generate:
+            raise TypeError(
+                "TextSamplesCallback takes no metrics=: of a few samples they say little. Of a whole set:"
+                " predict_with_generate=True, compute_metrics=metrics.text_metrics(tokenizer)."
+            )
         number = samples if isinstance(samples, int) else len(samples)
         if number < 1 or isinstance(samples, (str, Mapping)):
             raise ValueError(
@@ -168,7 +171,6 @@ class TextSamplesCallback(TrainerCallback):
             )
         self.samples = samples
         self.tokenizer = tokenizer
-        self.metrics = tuple(metrics)
         self.generate = generate
         # the rows of the current evaluation, by data set
         self._shown: dict[Any, list[dict]] = {}
@@ -197,7 +199,6 @@ class TextSamplesCallback(TrainerCallback):
         ]
         # the histories of all processes have the same events, so that any of them can go on after another has died
         learner.history.note("texts", state.global_step, texts=rows)
-        self.log_metrics(learner, generated, references, "eval" if name is None else f"eval_{name}")
         if not state.is_world_process_zero: return
         # trackers keep one value per step: they get the sets before, too
         if is_first: self._shown = {}
@@ -226,19 +227,6 @@ class TextSamplesCallback(TrainerCallback):
         # a data set may draw random numbers
         with preserve_generators():
             return [data[i] for i in range(min(self.samples, len(data)))]
-
-    def log_metrics(
-        self, learner: TrainerBase, generated: Sequence[str], references: Sequence[str | None], prefix: str
-    ):
-        "Log the metrics of the samples that have a reference."
-        pairs = [(g, r) for g, r in zip(generated, references) if r is not None]
-        if not self.metrics: return
-        if not pairs:
-            if learner.is_world_process_zero():
-                warn("The samples of TextSamplesCallback have no references, so its metrics cannot be computed.")
-            return
-        found = score_texts(*map(list, zip(*pairs)), *self.metrics)
-        learner.log({f"{prefix}_texts_{name}": value for name, value in found.items()})
 
     def __getstate__(self) -> dict: return vars(self) | {"_shown": {}}
 

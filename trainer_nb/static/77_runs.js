@@ -1,6 +1,6 @@
 // The table of runs beside their charts: sorted, filtered and shown or hidden here; grouped and compared by the kernel.
 
-const STATE_TONES = { failed: "bad", diverged: "bad", damaged: "bad", training: "good", inactive: "warn", paused: "warn" };
+const STATE_TONES = { failed: "bad", diverged: "bad", unreadable: "bad", training: "good", inactive: "warn", paused: "warn" };
 
 class RunsTable {
   constructor(view) {
@@ -97,7 +97,7 @@ class RunsTable {
     eye.append(icon("eye"));
     eye.addEventListener("click", () => this.view.setHidden(rows.map(o => o.run), open > 0));
     const first = make("th"), cells = titles.map((title, i) => {
-      const cell = make("th"), button = make("button", "tnb-sort", title, { type: "button", title: `sort by ${title}` }), column = i - 2;
+      const cell = make("th"), button = make("button", "tnb-sort", title.replaceAll("_", "_\u200b"), { type: "button", title: `sort by ${title}` }), column = i - 2;
       if (this.order && this.order.column === column) { button.append(this.order.down ? " ↓" : " ↑"); cell.setAttribute("aria-sort", this.order.down ? "descending" : "ascending"); }
       button.addEventListener("click", () => {
         const same = this.order && this.order.column === column;
