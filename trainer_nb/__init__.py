@@ -106,10 +106,10 @@ def patch_transformers():
 
 
 @checked
-def follow(path: str | Path, also=()):
+def follow(path: str | Path):
     "Show a live view of a run in another process, read from its log; see `trainer_nb.live.runs`."
     from .live.runs import follow
-    return follow(path, also)
+    return follow(path)
 
 
 __all__ = [

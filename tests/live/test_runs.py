@@ -181,7 +181,7 @@ def test_seeds_of_different_length():
     two.blocks[1, 5] = math.nan
     one.results["x"], two.results["x"] = [1.0, 5, 2.0, 6, 1.0], [3.0, 9, 4.0, 6, 3.0]
     assert [runs_module.RunRow("g", [one, two], "both").best("x", lower) for lower in (True, False)] == [(2.0, None), (3.0, 6)]
-    mean = runs_module.RunRow("g", [one, two], "both").blocks()
+    mean = runs_module.RunRow("g", [one, two], "both").merged_blocks()
     assert mean[:, 5].tolist() == [2, 1, 2, 2] + [1] * 6 and mean[0, 3:5].tolist() == [1, 3]
 
 

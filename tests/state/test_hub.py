@@ -575,7 +575,7 @@ def test_the_model_card(hub, tmp_path):
     assert set(head["tags"]) == {"small", "tagged", "trainer_nb"} and "accuracy" in head["metrics"] and head["pipeline_tag"] == "text-classification"
     found = head["model-index"][0]["results"][0]
     assert found["dataset"] == {"name": "GLUE", "type": "glue", "args": "mrpc"} and {"name": "eval_accuracy", "type": "accuracy", "value": 0.5} in found["metrics"]
-    assert "fine-tuned from [base/model]" in text and "| training | glue, mrpc, train, 16 samples |" in text and "| learning_rate | 0.01 |" in text
+    assert "fine-tuned from [base/model]" in text and "| training | glue, mrpc, train, 16 samples |" in text and "| learning_rate | `0.01` |" in text
     assert "| total_train_batch_size | 4 |" in text and "| transformers |" in text and text.count("| 0.5 |") >= 4
     rows_of_results = text.split("## Training results")[1].split("## Versions")[0].strip().splitlines()
     assert rows_of_results[0].startswith("| training loss | epoch | step | eval_loss | eval_accuracy |") and len(rows_of_results) == 2 + 3

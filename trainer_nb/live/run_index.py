@@ -262,13 +262,15 @@ class RunIndex:
             self.database.execute(delete, (MAX_STORED,))
 
 # %% ../../nbs/10_live/17_run_index.ipynb #9487be0f
-class RunRow:
-    "Hold one run, or several that are compared as one."
-    def __init__(self, id: str, runs: list[RunSummary], name: str, counted: list[RunSummary] | None = None):
+class RunRow(RunCurve):
+    "Hold one run, or several that are compared as one, and draw their curve."
+    def __init__(self, id: str, runs: list[RunSummary], label: str, counted: list[RunSummary] | None = None):
+        super().__init__(History(label, run_id=id), label)
         self.id = id
         self.runs = runs
-        self.name = name
         self.counted = counted or runs   # those of which the values are
+        self.band = len(self.counted) > 1
+        self.key: Any = None   # what the drawing depends on
 
     @property
     def state(self) -> str:
@@ -297,7 +299,20 @@ class RunRow:
         values = list({json.dumps(run.setting(name)): run.setting(name) for run in self.counted}.values())
         return values[0] if len(values) == 1 else ", ".join(sorted(map(format_setting, values), key=natural_key))
 
-    def blocks(self) -> np.ndarray:
+    def update(self) -> bool: return False
+    def update_metrics(self, most: int = 0): "Do nothing: the points are complete."
+
+    def draw(self, color: int, names: Sequence[str]):
+        "Make the blocks, and the points of some metrics."
+        self.color = color
+        self.blocks.table = self.merged_blocks()
+        self.blocks.width = max(run.width for run in self.counted)
+        self.blocks.full = len(self.blocks.table)
+        # the page takes blocks of another generation as new
+        self.blocks.generation = time.monotonic_ns() % 2**52
+        self.points = self.merged_points(names)
+
+    def merged_blocks(self) -> np.ndarray:
         "Return the blocks to draw; of several runs their mean, from the lowest to the highest of them."
         longest = max((run.blocks for run in self.counted), key=len)
         if len(self.counted) == 1 or not len(longest): return longest
@@ -309,7 +324,7 @@ class RunRow:
         merged = np.stack([np.fmin.reduce(values), np.fmax.reduce(values), nan_mean(values, 0)], 2)
         return np.concatenate([longest[:, :3], merged.reshape(len(longest), -1)], 1)
 
-    def points(self, names: Sequence[str]) -> dict[str, list]:
+    def merged_points(self, names: Sequence[str]) -> dict[str, list]:
         "Return the points of some metrics; of several runs their means, where all that have come so far have one."
         if len(self.counted) == 1: return {name: o for name, o in self.counted[0].points.items() if name in names}
         points = {}
@@ -324,21 +339,6 @@ class RunRow:
                 for _, found in sorted(by_step.items()) if len(found) == most
             ]
         return {name: found for name, found in points.items() if found}
-
-class RowCurve(RunCurve):
-    "Draw a row."
-    def __init__(self, row: RunRow, color: int, names: Sequence[str]):
-        super().__init__(History(row.name, run_id=row.id), row.name, color)
-        self.band = len(row.counted) > 1
-        self.blocks.table = row.blocks()
-        self.blocks.width = max(run.width for run in row.counted)
-        self.blocks.full = len(self.blocks.table)
-        # the page takes blocks of another generation as new
-        self.blocks.generation = time.monotonic_ns() % 2**52
-        self.points = row.points(names)
-
-    def update(self) -> bool: return False
-    def update_metrics(self, most: int = 0): "Do nothing: the points are complete."
 
 def group_key(run: RunSummary, by: str | None) -> Hashable:
     "Return what the runs of a row have in common."

@@ -25,7 +25,7 @@ from .background import display_status
 from .curves import as_history, learner_name, run_label
 from .dashboard import Dashboard, make_view
 from .follow import LogSource, find_logs
-from .run_index import RowCurve, RunIndex, RunRow, RunSummary, default_result, default_settings, differing_names
+from .run_index import RunIndex, RunRow, RunSummary, default_result, default_settings, differing_names
 from .run_index import group_rows, is_lower_better, metric_names, read_labels, summarize, write_labels
 from .view_model import ViewModel, fetch_quietly
 
@@ -58,7 +58,6 @@ class RunsModel(ViewModel):
         self.metrics = list(metrics)
         self.opened: list[str] = []      # metrics whose charts the page has opened
         self.runs: list[RunSummary] = []
-        self.rows: list[RunRow] = []
         # when the sources are read again, and what was there the last time
         self.due = 0.0
         self.seen: Any = None
@@ -75,6 +74,8 @@ class RunsModel(ViewModel):
         super().__init__([self])
         self.refresh_sources()
 
+    @property
+    def rows(self) -> list[RunRow]: return self.curves   # the best first
     @property
     def label(self) -> str:
         places = ", ".join(str(one) for one in self.given if isinstance(one, (str, Path)))
@@ -133,28 +134,23 @@ class RunsModel(ViewModel):
         lower = self.is_lower.get(name, True)
         self.chosen = name, lower
         self.differing = differing_names(self.runs)
-        before = [row.id for row in self.rows]
+        before = {row.id: row for row in self.rows}
         rows = group_rows(self.runs, self.group)
         # in the order of their start, so that the colours do not depend on the results
-        colors = dict(zip([row.id for row in rows], run_colors(["", *(row.id for row in rows)])[1:]))
+        colors = run_colors(["", *(row.id for row in rows)])[1:]
+        names = self.drawn_metrics()
+        for i, (row, color) in enumerate(zip(rows, colors)):
+            row.key = row.label, [id(run) for run in (*row.runs, None, *row.counted)], names, color
+            # one that shows the same is kept, with what the page has of it
+            if row.id in before and before[row.id].key == row.key: rows[i] = before[row.id]
+            else: row.draw(color, names)
         def rank(row: RunRow) -> tuple[bool, float]:
             value = (row.best(name, lower) or [float("inf" if lower else "-inf")])[0]
             return all(run.state().state == "diverged" for run in row.counted), value if lower else -value
-        self.rows = sorted(rows, key=rank)
+        self.curves = sorted(rows, key=rank)
         self.baseline = next((row for row in self.rows if row.is_baseline), None)
-        held = {curve.history.run_id: curve for curve in self.curves}
-        names = self.drawn_metrics()
-        curves = []
-        for row in self.rows:
-            key = ([id(run) for run in row.runs], names, colors[row.id])
-            curve = held.get(row.id)
-            if curve is None or curve.key != key:
-                curve = RowCurve(row, colors[row.id], names)
-                curve.key = key
-            curves.append(curve)
-        self.curves = curves
         self.keys.pop("events", None)
-        return before != [row.id for row in self.rows]
+        return list(before) != [row.id for row in self.rows]
 
     def drawn_metrics(self) -> list[str]:
         names = [name for name in metric_names(self.runs) if name != "loss"]
@@ -172,7 +168,7 @@ class RunsModel(ViewModel):
         best = self.rows[0].best(name, lower) if self.rows else None
         verdict = ""
         if best is not None:
-            verdict = f"{'Lowest' if lower else 'Highest'} {name} {format_value(best[0])}: {self.rows[0].name}"
+            verdict = f"{'Lowest' if lower else 'Highest'} {name} {format_value(best[0])}: {self.rows[0].label}"
         return {"state": state, "words": words, "where": "", "tone": "plain", "verdict": verdict}
 
     def plain_parts(self) -> Iterator[tuple[str, Any]]:
@@ -206,26 +202,26 @@ class RunsModel(ViewModel):
     def about(self, row: RunRow) -> str:
         "Describe a row in full: what stands in no column."
         run = row.runs[0]
-        if len(row.runs) > 1: return "\n".join([row.name, *(f"{o.label}: {o.state().words}" for o in row.runs)])
+        if len(row.runs) > 1: return "\n".join([row.label, *(f"{o.label}: {o.state().words}" for o in row.runs)])
         packages = ", ".join(f"{name} {version}" for name, version in run.packages.items())
         commit = f"commit {run.commit[:10]}" if run.commit else ""
-        return "\n".join(filter(None, [row.name, run.state().words, run.path, packages, commit]))
+        return "\n".join(filter(None, [row.label, run.state().words, run.path, packages, commit]))
 
     def table_message(self) -> dict[str, Any]:
-        rows = [(row, curve, self.row_cells(row)) for row, curve in zip(self.rows, self.curves)]
-        columns = list(rows[0][2]) if rows else []
+        rows = [(row, self.row_cells(row)) for row in self.rows]
+        columns = list(rows[0][1]) if rows else []
         return {
             "columns": columns,
             "rows": [
                 {
-                    "run": row.id, "name": row.name, "color": curve.color, "state": row.state,
+                    "run": row.id, "name": row.label, "color": row.color, "state": row.state,
                     "about": self.about(row),
                     "baseline": row.is_baseline, "single": len(row.runs) == 1,
                     # JSON has no nan
                     "values": [value if value == value else None for value, _ in cells.values()],
                     "texts": [format_value(text, 80) for _, text in cells.values()],
                 }
-                for row, curve, cells in rows
+                for row, cells in rows
             ],
             "group": self.group, "groups": self.choices("group"),
             "result": self.chosen[0], "results": self.choices("result"), "drawn": MAX_DRAWN_RUNS,
@@ -235,9 +231,9 @@ class RunsModel(ViewModel):
     def still_rows(self, most: int) -> list[dict]:
         "Return the best rows, for the picture and the text."
         rows = []
-        for row, curve in list(zip(self.rows, self.curves))[:most]:
-            name = NameCell(format_value(row.name, 60))
-            name.color = curve.color
+        for row in self.rows[:most]:
+            name = NameCell(format_value(row.label, 60))
+            name.color = row.color
             rows.append({"run": name, "state": row.state} | {k: text for k, (_, text) in self.row_cells(row).items()})
         filled = {column for row in rows for column, text in row.items() if text}
         return [{column: text for column, text in row.items() if column in filled} for row in rows]
@@ -250,7 +246,7 @@ class RunsModel(ViewModel):
     # -- what the page asks
     def find(self, run: str) -> RunSummary:
         "Return the run of a name, or of the beginning of an id. Raise ValueError for one that is not there."
-        found = [row.runs[0] for row in self.rows if run == row.name and len(row.runs) == 1]
+        found = [row.runs[0] for row in self.rows if run == row.label and len(row.runs) == 1]
         found = found or [o for o in self.runs if run and (run == o.label or o.run.startswith(run))]
         if len(found) == 1: return found[0]
         if found: raise ValueError(f"{len(found)} runs are called {run!r}; give the id of one, such as {found[0].run!r}.")
@@ -310,7 +306,7 @@ class Runs:
         self.model.due = 0.0
         self.model.refresh_sources()
         return Table(
-            {"run": row.id, "name": row.name, "state": row.state}
+            {"run": row.id, "name": row.label, "state": row.state}
             | {column: value for column, (value, _) in self.model.row_cells(row).items()}
             | {"baseline": row.is_baseline, "commit": row.runs[0].commit, "log": row.runs[0].path}
             for row in self.model.rows
@@ -364,14 +360,14 @@ class Runs:
     ) -> Chart:
         "Return a chart with a point for each row. Raise ValueError for values that are no numbers."
         y = y or self.model.chosen[0]
-        pairs = [*zip(self.shown(x), self.shown(y), self.model.rows, self.model.curves)]
+        pairs = [*zip(self.shown(x), self.shown(y), self.model.rows)]
         pairs = [pair for pair in pairs if None not in (pair[0][0], pair[1][0])]
         if odd := [text for pair in pairs for value, text in pair[:2] if not is_number(value)]:
             raise ValueError(f"{odd[0]} is no number; parallel({x!r}, {y!r}) draws words, too.")
         if not pairs: return Chart([], [f"No run has both {x} and {y}."])
         lines = [
-            LineSeries([a], [b], row.name, curve.color, "points", [(x, first), (y, second)])
-            for (a, first), (b, second), row, curve in pairs
+            LineSeries([a], [b], row.label, row.color, "points", [(x, first), (y, second)])
+            for (a, first), (b, second), row in pairs
         ]
         xlog, ylog = (spans_decades([p[i][0] for p in pairs]) for i in (0, 1))
         return Chart([Panel(f"{y} by {x}", lines, x=x, xlog=xlog, ylog=ylog)], columns=1)
@@ -387,10 +383,10 @@ class Runs:
         ends = [Marker(at, word, i) for i, (words, _) in enumerate(axes) for word, at in words]
         lines = [
             LineSeries(
-                [places[i] for _, places in axes], list(range(len(shown))), row.name, curve.color,
+                [places[i] for _, places in axes], list(range(len(shown))), row.label, row.color,
                 words=[(name, texts[i][1]) for name, texts in zip(shown, cells)],
             )
-            for i, (row, curve) in enumerate(zip(self.model.rows, self.model.curves))
+            for i, row in enumerate(self.model.rows)
         ]
         title = "From the lowest to the highest value"
         return Chart([Panel(title, lines + ends, x="", rows=shown, x_span=(0.0, 1.0))], columns=1)
@@ -438,13 +434,11 @@ def runs(
 # %% ../../nbs/10_live/18_runs.ipynb #f65d5dd7
 def follow(
     path: str | Path,  # a log, its folder, or a run's output_dir (the newest run there); of many: a folder, "out/*"
-    also: Any = (),    # other such paths, one or several, drawn in the same charts
 ) -> Dashboard:
     """Return a live view of a run in another process, from its log; a log that does not exist yet is waited for. A
     pattern, or the folder of the folders of several runs, is shown as by `runs`. Raise ValueError for a damaged log."""
-    paths = [path, *(also if isinstance(also, (list, tuple)) else [also])]
     try:
-        for one in paths: find_log(one)
+        find_log(path)
     except FileNotFoundError:
-        if any("*" in str(one) or find_logs(one) for one in paths): return runs(*paths).view
-    return make_view(ViewModel(list(map(LogSource, paths))))
+        if "*" in str(path) or find_logs(path): return runs(path).view
+    return make_view(ViewModel([LogSource(path)]))
