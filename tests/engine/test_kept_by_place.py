@@ -27,13 +27,6 @@ class Numbered(torch.optim.SGD):
         self.calls = [0 for g in self.param_groups for p in g["params"]]
 
 
-class ByGroup(torch.optim.SGD):
-    "Lists by the number of the group."
-    def __init__(self, params, **given):
-        super().__init__(params, **given)
-        self.slow = {i: [torch.zeros_like(p) for p in g["params"]] for i, g in enumerate(self.param_groups)}
-
-
 class Around(torch.optim.Optimizer):
     "An optimizer around one with groups of its own."
     def __init__(self, params, lr=0.1, weight_decay=0.0):
@@ -41,14 +34,6 @@ class Around(torch.optim.Optimizer):
         self.inner = torch.optim.SGD(params, lr=lr)
         super().__init__(params, dict(lr=lr, weight_decay=weight_decay))
     def step(self, closure=None): self.inner.step()
-
-
-class Outside(Around):
-    "An optimizer around one that keeps a list; both have the same groups."
-    def __init__(self, params, lr=0.1, weight_decay=0.0):
-        super().__init__(params, lr, weight_decay)
-        self.inner = Listed(self.param_groups, lr=lr)
-        self.param_groups = self.inner.param_groups
 
 
 class ByParameter(torch.optim.SGD):
@@ -69,7 +54,7 @@ def learner(cls, kind=Learner, **given):
     return kind(model, train_dataset=DATA, loss_func=nn.MSELoss(), optimizer_cls_and_kwargs=(cls, {"lr": 0.1}), disable_tqdm=True, **given)
 
 
-@pytest.mark.parametrize("cls, name", [(Listed, "slow"), (Numbered, "calls"), (ByGroup, "slow"), (Around, "inner"), (Outside, "inner.slow")])
+@pytest.mark.parametrize("cls, name", [(Listed, "slow"), (Numbered, "calls"), (Around, "inner")])
 def test_groups_are_not_parted_under_it(cls, name):
     "The groups of an optimizer that a subclass makes with one: it is refused, and nothing has happened."
     class OneGroup(Learner):
@@ -85,7 +70,7 @@ def test_groups_are_not_parted_under_it(cls, name):
     learn.step()
 
 
-@pytest.mark.parametrize("cls", [Listed, Numbered, ByGroup, Outside])
+@pytest.mark.parametrize("cls", [Listed, Numbered])
 def test_a_decay_from_the_start_can_be_changed(cls):
     "The groups stay what they are."
     learn = learner(cls, weight_decay=0.1)

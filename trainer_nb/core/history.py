@@ -281,7 +281,6 @@ def _reset_after_fork():
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_after_fork)
 
-# %% ../../nbs/01_core/08_history.ipynb #3f884c96
 FETCH_INTERVAL = 2.0   # seconds
 SENT_ROWS = 64         # of which the complete ones are passed to the log at a time
 

@@ -110,20 +110,12 @@ def _set_numpy_state(state: tuple) -> None:
     _take_number(twister)
     twister.raw = content
 
-def _python_state() -> tuple:
-    "Return the state of Python's global generator: the bytes of its twister, and the normal number that it has kept."
-    return (_PYTHON_TWISTER.raw, _PYTHON_RANDOM.gauss_next) if _IS_KNOWN_LAYOUT else random.getstate()
-
-def _set_python_state(state: tuple) -> None:
-    "Restore the state of Python's global generator."
-    if not isinstance(state[0], bytes): return random.setstate(state)
-    _PYTHON_TWISTER.raw = state[0]
-    _PYTHON_RANDOM.gauss_next = state[1]
-
 def generator_states() -> tuple:
     "Return the states of the generators of torch, numpy and Python."
     cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
-    return torch.get_rng_state(), cuda, _numpy_state(), _python_state()
+    # the bytes of the twister, and the normal number that it has kept
+    python = (_PYTHON_TWISTER.raw, _PYTHON_RANDOM.gauss_next) if _IS_KNOWN_LAYOUT else random.getstate()
+    return torch.get_rng_state(), cuda, _numpy_state(), python
 
 def set_generator_states(
     states: tuple,  # as returned by generator_states()
@@ -133,7 +125,8 @@ def set_generator_states(
     if states[1] is not None:
         torch.cuda.set_rng_state(states[1])
     _set_numpy_state(states[2])
-    _set_python_state(states[3])
+    if not isinstance(states[3][0], bytes): return random.setstate(states[3])
+    _PYTHON_TWISTER.raw, _PYTHON_RANDOM.gauss_next = states[3]
 
 @contextmanager
 def preserve_generators() -> Iterator[None]:

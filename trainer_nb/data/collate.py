@@ -34,7 +34,6 @@ def _stack(
         deepest = deepest[0]
     return torch.tensor(values, dtype=torch.long if isinstance(deepest, (int, np.integer)) else torch.float)
 
-# %% ../../nbs/03_data/00_collate.ipynb #141114a0
 def check_return_tensors(return_tensors: str):
     "Raise ValueError unless `return_tensors` is 'pt'."
     if return_tensors != "pt":
@@ -138,31 +137,6 @@ class Tokenizer(Protocol):
 # what is given in place of a tokenizer by mistake; a mask or ids need other attributes than pad()
 _NO_TOKENIZERS = (str, os.PathLike, type, torch.nn.Module, int, float, list, tuple, Mapping)
 
-def pad_features(
-    tokenizer: Tokenizer,
-    features: list,
-    **how: bool | str | int | None,  # padding=, max_length=, pad_to_multiple_of=; None is omitted
-) -> Any:
-    "Pad features with a tokenizer and return tensors."
-    # transformers: the warnings that were issued already
-    issued = getattr(tokenizer, "deprecation_warnings", {})
-    before = dict(issued)
-    advice = "Asking-to-pad-a-fast-tokenizer"
-    issued[advice] = True
-    try:
-        return tokenizer.pad(features, return_tensors="pt", **{k: v for k, v in how.items() if v is not None})
-    except Exception as error:
-        name = getattr(tokenizer, "model_input_names", ["input_ids"])[0]
-        first = features[0] if features else {name: []}
-        if isinstance(first, Mapping) and name in first: raise
-        has = f"has {', '.join(map(str, first))}, but no {name!r}" if isinstance(first, Mapping) else f"is a {type(first).__name__}"
-        raise ValueError(
-            f"A sample {has}, and what a tokenizer pads is its output; let the data set give {{**tokenizer(text,"
-            " truncation=True), 'labels': label}, or leave processing_class= out."
-        ) from error
-    finally:
-        issued[advice] = before.get(advice, False)
-
 class TextCollator:
     "Base of the collators of texts: a subclass makes a batch of tensors, in `_make_batch`."
     tokenizer: Tokenizer
@@ -187,7 +161,6 @@ class TextCollator:
 
     def _make_batch(self, features: list) -> Any: raise NotImplementedError
 
-# %% ../../nbs/03_data/00_collate.ipynb #ca11d8a1
 @checked_class
 @dataclass
 class DataCollatorWithPadding(TextCollator):
@@ -199,10 +172,27 @@ class DataCollatorWithPadding(TextCollator):
     return_tensors: str = "pt"
 
     def _make_batch(self, features: list) -> Any:
-        batch = pad_features(
-            self.tokenizer, features, padding=self.padding, max_length=self.max_length,
-            pad_to_multiple_of=self.pad_to_multiple_of
-        )
+        tokenizer = self.tokenizer
+        given = {name: getattr(self, name) for name in ("padding", "max_length", "pad_to_multiple_of")}
+        # transformers: the warnings that were issued already
+        issued = getattr(tokenizer, "deprecation_warnings", {})
+        advice = "Asking-to-pad-a-fast-tokenizer"
+        before = issued.get(advice, False)
+        issued[advice] = True
+        try:
+            batch = tokenizer.pad(features, return_tensors="pt", **{k: v for k, v in given.items() if v is not None})
+        except Exception as error:
+            name = getattr(tokenizer, "model_input_names", ["input_ids"])[0]
+            first = features[0] if features else {name: []}
+            if isinstance(first, Mapping) and name in first: raise
+            has = f"is a {type(first).__name__}"
+            if isinstance(first, Mapping): has = f"has {', '.join(map(str, first))}, but no {name!r}"
+            raise ValueError(
+                f"A sample {has}, and what a tokenizer pads is its output; let the data set give {{**tokenizer(text,"
+                " truncation=True), 'labels': label}, or leave processing_class= out."
+            ) from error
+        finally:
+            issued[advice] = before
         for name in ("label", "label_ids"):
             if name in batch:
                 batch["labels"] = batch.pop(name)

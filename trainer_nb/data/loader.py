@@ -95,7 +95,6 @@ class MicroBatch(NamedTuple):
     bookmark: dict | None = None   # bookmark that, besides the cursor, opens a stream there
     weight: float = 1.0            # weight of its mean if several processes share the samples; 0: filler only
 
-# %% ../../nbs/03_data/04_loader.ipynb #f4595529
 def make_source(
     loader: Iterable[Any],
     seed: int,
@@ -113,7 +112,6 @@ def make_source(
     if loader.batch_sampler is None: return OpaqueSource(loader, seed, share)
     return MapSource(loader, seed, share, run_seeds)
 
-# %% ../../nbs/03_data/04_loader.ipynb #64335001
 def unprepared(loader: Any) -> Any:
     "Return the loader that Accelerate's `prepare()` was given: the run divides the batches and moves them itself."
     if not hasattr(loader, "base_dataloader"): return loader

@@ -78,7 +78,6 @@ def epoch_parts(part: object, depth: int = 0) -> list[Any]:
     within = [*(getattr(part, "datasets", None) or ())] if isinstance(part, ConcatDataset) else []
     return [p for one in (*inner, *within) if one is not None for p in epoch_parts(one, depth + 1)]
 
-# %% ../../nbs/03_data/02_sources.ipynb #bda15f25
 class BatchRequest(NamedTuple):
     "Hold the seed and the indices of a batch to fetch."
     seed: int
@@ -329,7 +328,6 @@ def shut_down(
         thread.join(grace)
     if failed: raise failed[0]
 
-# %% ../../nbs/03_data/02_sources.ipynb #1977be23
 def _signal_end(event: threading.Event, queues: list):
     "Ask workers to end: if garbage collection closes the queues first, each would be awaited for seconds."
     event.set()
@@ -574,7 +572,6 @@ def batch_requests(
         yield BatchRequest(place, part.mine, epoch) if share.owns_batch(k) else None, part.samples, part.weight
         position += part.samples
 
-# %% ../../nbs/03_data/02_sources.ipynb #eb3ad7ad
 class MapSource(BatchSource):
     "Read a map-style data set from any position on, without reading the data before it."
     def __init__(

@@ -217,7 +217,6 @@ def isolate_dataset(dataset: Any):
         # its construction differs from the tested version
         return dataset
 
-# %% ../../nbs/03_data/03_streams.ipynb #af396f52
 class HFDatasetStates(DatasetStates):
     "Take the states of a datasets.IterableDataset."
     def __init__(
@@ -254,7 +253,6 @@ class HFDatasetStates(DatasetStates):
         self.load(self.start)
         return iter(self.dataset)
 
-# %% ../../nbs/03_data/03_streams.ipynb #d1caee92
 def dataset_states(dataset: Any) -> DatasetStates | None:
     "Return the states of a data set, or None if it has none or they are not exact."
     if not is_stateful(dataset): return None
@@ -353,7 +351,6 @@ class SeededStream(IterableDataset):
         state, at = self.states.take(given)
         return StreamMark(worker, given, at, state if at == given else None, ended)
 
-# %% ../../nbs/03_data/03_streams.ipynb #32050f03
 class CountingCollate:
     "Collate the part of this process; return it with the number of examples of all processes, its weight and the mark."
     def __init__(

@@ -184,20 +184,6 @@ def allowed_columns(learner: TrainerBase, collate: Callable) -> set[str]:
     read = getattr(collate, "reads", ("special_tokens_mask", "offset_mapping") if masks else ())
     return {*(learner._signature_columns or ()), *read}
 
-def _select_columns(
-    learner: TrainerBase,
-    dataset: Any,
-    description: str = "data",  # "training" or "evaluation", for the message
-) -> tuple[Any, Callable]:
-    "Return the data set and the collator, with columns that the model does not use removed."
-    collate = learner.data_collator
-    if not learner.args.remove_unused_columns or not learner.model_facts.arguments: return dataset, collate
-    # a transform may read any column
-    transformed = (getattr(dataset, "format", None) or {}).get("type") == "custom"
-    if hasattr(dataset, "remove_columns") and getattr(dataset, "column_names", None) and not transformed:
-        return learner._remove_unused_columns(dataset, description), collate
-    return dataset, learner._get_collator_with_removed_columns(collate, description)
-
 # %% ../../nbs/06_engine/07_dataloaders.ipynb #8afaf147
 def make_train_sampler(
     learner: TrainerBase,
@@ -273,7 +259,14 @@ def make_loader(
 ) -> DataLoader:
     "Return a loader of the columns that the model uses, in the order of a sampler."
     args = learner.args
-    dataset, collate = _select_columns(learner, dataset, description)
+    collate = learner.data_collator
+    # a transform may read any column
+    transformed = (getattr(dataset, "format", None) or {}).get("type") == "custom"
+    if args.remove_unused_columns and learner.model_facts.arguments:
+        if hasattr(dataset, "remove_columns") and getattr(dataset, "column_names", None) and not transformed:
+            dataset = learner._remove_unused_columns(dataset, description)
+        else:
+            collate = learner._get_collator_with_removed_columns(collate, description)
     options: dict[str, Any] = {
         "collate_fn": collate,
         "num_workers": args.dataloader_num_workers,
@@ -382,7 +375,6 @@ def make_eval_loader(
         loaders.append(KeptLoader(dataset, collate, settings, loader, attributes_of(dataset, collate)))
     return loader
 
-# %% ../../nbs/06_engine/07_dataloaders.ipynb #1126a512
 def count_samples(loader: Any) -> int | None:
     "Return the number of samples of a loader; None if unknown."
     try:

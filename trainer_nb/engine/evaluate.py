@@ -366,25 +366,18 @@ def evaluation_loop(
                     if found.streams.is_ordered:
                         found.streams.turn(k, batches.at_end())
             if found.samples == 0: raise ValueError(f"The data set for {description.lower()} is empty.")
+            world = run.device.world
             # one of several processes would leave the others waiting
-            run.interrupts.abortable = run.device.world.is_single_process
-            return merge_processes(found, metric_key_prefix)
+            run.interrupts.abortable = world.is_single_process
+            found.outputs.gather_processes(world)
+            finish = partial(finish_evaluation, found, found.streams.found(found.outputs.batches), metric_key_prefix)
+            # all ranks have the metrics, and if they are asked for the predictions
+            if description == "Prediction" or is_overridden(learner, "evaluation_loop"): return world.run_on_main(finish)
+            out = world.run_on_main(finish, to_send=lambda out: out.metrics)
+            return out if world.is_main_process else EvalLoopOutput(None, None, out, found.samples)
     finally:
         if found is not None:
             found.streams.reset()
-
-# %% ../../nbs/06_engine/27_evaluate.ipynb #6a3ea3d9
-def merge_processes(found: EvalAccumulator, prefix) -> EvalLoopOutput:
-    """Combine the results of all processes: all ranks have the metrics. Rank 0 has the predictions, as have all ranks if
-    they are asked for: by predict(), or by an override of evaluation_loop()."""
-    learner = found.learner
-    world = learner.run_state.device.world
-    everywhere = found.purpose == "Prediction" or is_overridden(learner, "evaluation_loop")
-    found.outputs.gather_processes(world)
-    finish = partial(finish_evaluation, found, found.streams.found(found.outputs.batches), prefix)
-    if everywhere: return world.run_on_main(finish)
-    out = world.run_on_main(finish, to_send=lambda out: out.metrics)
-    return out if world.is_main_process else EvalLoopOutput(None, None, out, found.samples)
 
 # %% ../../nbs/06_engine/27_evaluate.ipynb #8f65459a
 def finish_evaluation(found: EvalAccumulator, streamed: dict, prefix) -> EvalLoopOutput:

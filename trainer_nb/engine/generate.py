@@ -154,7 +154,6 @@ def filled_up(
     width = longest if tokens.shape[-1] < longest else new + 1 if new is not None else 0
     return learner._pad_tensors_to_max_len(tokens, width) if tokens.shape[-1] < width else tokens
 
-# %% ../../nbs/06_engine/06_generate.ipynb #12e0c229
 def generating_step(learner: TrainerBase, model: torch.nn.Module, inputs, ignore_keys: list[str] | None, given: dict):
     "Return loss, generated tokens and labels of a batch. Raise TypeError for a model or a batch that is not supported."
     inputs = learner._prepare_inputs(inputs)

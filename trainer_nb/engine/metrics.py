@@ -103,7 +103,6 @@ def decode_predictions(
     rows = [[int(t) if t >= 0 else pad for t in row if t >= 0 or pad is not None] for row in ids]
     return [text.strip() for text in tokenizer.batch_decode(rows, skip_special_tokens=True)]
 
-# %% ../../nbs/06_engine/26_metrics.ipynb #b6fa3cc5
 def _torchmetrics(function: str, *given: Any, **options: Any) -> Any:
     "Call a function of torchmetrics for texts; raise ImportError if it cannot be imported."
     try:

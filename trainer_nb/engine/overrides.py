@@ -40,8 +40,7 @@ from .loss import inspect_model, is_single_input, label_smoother, predict_batch,
 from .run_state import GivenSettings, RunState, schedule_args, schedule_start
 from .signatures import accepted_kwargs, check_callable, check_training_step, function_parameters
 from .signatures import positional_args
-from ..optim.extra_optimizers import target_options
-from ..optim.named_optimizers import optimizer_sources
+from ..optim.extra_optimizers import optimizer_sources, target_options
 from ..optim.optimizers import create_optimizer, decay_parameter_names, optimizer_class, optimizer_groups
 from ..optim.schedules import create_scheduler
 

@@ -11,7 +11,6 @@ import operator
 import os
 import sys
 import weakref
-from collections.abc import Container
 from typing import Any
 
 import torch
@@ -109,7 +108,10 @@ def prepare_model(learner: TrainerBase):
         run.loss_module.to(run.device.device)
     if not run.device.world.is_single_process:
         if run.args.auto_find_batch_size: raise ValueError(AUTO_BATCH_SIZE_ERROR)
-        sync_weights(run, run.device.strategy.broadcast_parameters())
+        # all others have those of rank 0, except quantized ones
+        sent, modules = run.device.strategy.broadcast_parameters(), run_modules(run)
+        held = [t for t in (*modules.parameters(), *modules.buffers()) if has_own_memory(t) and id(t) not in sent]
+        run.device.world.broadcast_tensors([t for t in held if not (is_strategy_tensor(t) or is_read_only(t))])
     # a new wrapper; the optimizer may exist already
     run.params = run_parameters(run)
 
@@ -119,15 +121,6 @@ def run_parameters(run: RunState) -> list:
     # the parameters in the groups of an engine are its flat tensors
     more = [] if run.optimizer is None or run.device.engine is not None else [p for g in run.optimizer.param_groups for p in g["params"]]
     return list({id(p): p for p in (*run.model.parameters(), *more)}.values())
-
-def sync_weights(
-    run: RunState,
-    sent: Container[int] = (),  # ids of the parameters that all processes have from rank 0 already
-):
-    "Broadcast rank 0's weights and buffers to all processes; quantized weights stay."
-    modules = run_modules(run)
-    held = [t for t in (*modules.parameters(), *modules.buffers()) if has_own_memory(t) and id(t) not in sent]
-    run.device.world.broadcast_tensors([t for t in held if not (is_strategy_tensor(t) or is_read_only(t))])
 
 class ReplicasDiffer(RuntimeError):
     "Signal that processes that each hold the whole model have different weights."
@@ -405,13 +398,6 @@ def discard_outdated_parts(learner: TrainerBase):
         run.discard("wrapped_model", "copies.backups")
         if not run.state.global_step: run.discard("first.snapshot")
 
-def discard_incomplete_optimizer(run: RunState):
-    "Before the first step, discard an optimizer that was made here before a parameter could be trained."
-    if not compares_parameters(run) or not run.made.own_optimizer or run.has_begun: return
-    unheld = run.made.parameter_watch.compare([*run.model.parameters()], run.optimizer).unheld
-    # an optimizer with state is that of an earlier run, which this one continues
-    if unheld and not any(run.optimizer.state.values()): discard_made_optimizer(run)
-
 def discard_outdated_wrapper(run: RunState):
     """Discard the wrapped model if parameters were frozen or unfrozen since it was made: DDP averages the gradients of
     those that could be trained then, and would wait for the others."""
@@ -474,7 +460,8 @@ def check_parameters(run: RunState) -> bool:
     warn_untrained_loss(run)
     if not compares_parameters(run): return False
     added = schedule_added_groups(run.optimizer, run.lr_scheduler) if run.made.own_scheduler else []
-    changes = run.made.parameter_watch.look([*run.model.parameters()], run.optimizer)
+    others = [] if run.loss_module is None else [*run.loss_module.parameters()]
+    changes = run.made.parameter_watch.look([*run.model.parameters()], run.optimizer, others)
     if changes.are_others or added or len(run.params) < len(run.made.parameter_watch.params):
         run.params = run_parameters(run)
     run.made.parameter_watch.note(list(map(_REQUIRES_GRAD, run.params)), len(run.optimizer.param_groups))
@@ -528,7 +515,6 @@ def suggest_idle_gpus(kind: str, is_alone: bool):
     if gpus == 1: return
     print(f"This machine has {gpus} GPUs, and one of them is used; learn.launch(num_processes={gpus}) uses all.", flush=True)
 
-# %% ../../nbs/06_engine/19_prepare.ipynb #40ab3e6b
 def keep_first(run: RunState):
     "Take the snapshot of the run before its first step, for reset(); store it in a temporary file if memory is short."
     held = [t for t in (*run.params, *run_modules(run).buffers()) if not is_read_only(t)]
@@ -575,7 +561,10 @@ def prepare(learner: TrainerBase):
     # each part is created completely or not at all
     with run.interrupts.opened():
         prepare_data(learner)
-        discard_incomplete_optimizer(run)
+        if compares_parameters(run) and run.made.own_optimizer and not run.has_begun:
+            # made before a parameter could be trained; one with state is that of an earlier run, which this one continues
+            unheld = run.made.parameter_watch.compare([*run.model.parameters()], run.optimizer).unheld
+            if unheld and not any(run.optimizer.state.values()): discard_made_optimizer(run)
         if run.device.strategy.takes_optimizer:
             hand_over_optimizer(learner)
         create_optimizer_and_schedule(learner)
@@ -601,7 +590,6 @@ def prepare_training(learner: TrainerBase):
     prepare(learner)
     if known is not None and known is learner.run_state.first.snapshot: renew_initial_snapshot(learner.run_state)
 
-# %% ../../nbs/06_engine/19_prepare.ipynb #0187469b
 def redistribute_data(
     learner: TrainerBase,
     snapshot: Snapshot,  # the one that was restored

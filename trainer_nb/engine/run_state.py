@@ -387,7 +387,6 @@ class RunState:
         self.verb.clock_start = now
         return self.counters.seconds
 
-# %% ../../nbs/06_engine/03_run_state.ipynb #bceb1a77
 def schedule_args(
     args: TrainingArguments,
     plan: dict[str, Any] | None,  # schedule_plan of a run

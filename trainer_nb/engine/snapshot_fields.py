@@ -207,7 +207,6 @@ def _capture_model(run: RunState, tensors, values):
     if tied := {n: first for n, first in walk.tied.items() if not n.startswith("(loss).")}:
         values["tied"] = tied
 
-# %% ../../nbs/06_engine/16_snapshot_fields.ipynb #382fbe98
 def _same_layout(a, b) -> bool: return a.shape == b.shape and a.dtype == b.dtype
 
 def _master_name(weight: str) -> str:
@@ -441,26 +440,9 @@ def _check_optimizer(run: RunState, snapshot: Snapshot):
         )
     if engine is not None: return engine.check(snapshot.tensors, saved)
     _check_same_class("optimizer", saved["class"], run.optimizer)
-    if not _holds_same_others(run, {n for n in snapshot.tensors if n.startswith("loose/")}):
+    others = _optimizer_parameters(run, named_weights(run))[1]
+    if {n for n in snapshot.tensors if n.startswith("loose/")} != {f"loose/{n}" for n in others}:
         raise ValueError("The snapshot is of a run whose optimizer holds other parameters besides the model's.")
-
-def _holds_same_others(
-    run: RunState,
-    saved: set[str],  # names in the snapshot of the parameters that only the optimizer holds
-) -> bool:
-    """Return whether the optimizer holds these parameters besides the model's. Those that have left the model are put
-    back into it, or removed, if it does so then."""
-    watch = run.made.parameter_watch
-    def held() -> set[str]: return {f"loose/{n}" for n in _optimizer_parameters(run, named_weights(run))[1]}
-    now = held()
-    if saved == now: return True
-    fit, undo = watch.put_back, watch.remove_orphans
-    if len(saved) < len(now):
-        fit, undo = undo, fit
-    if not fit(run.optimizer): return False
-    if saved == held(): return True
-    undo(run.optimizer)
-    return False
 
 def _restore_optimizer(run: RunState, snapshot: Snapshot):
     saved = snapshot.values["optimizer"]

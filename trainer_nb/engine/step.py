@@ -389,8 +389,8 @@ def optimizer_step(run: RunState) -> bool:
 def complete_step(run: RunState) -> int:
     "Count the step, advance the position in the data, and clear the gradients; return the number of samples."
     window = run.current.window or []
-    if run.made.parameter_watch.orphans:
-        run.made.parameter_watch.count_unused_step(run.optimizer)
+    if run.made.parameter_watch.left:
+        run.made.parameter_watch.warn_used()
     for p in run.params: p.grad = None
     samples = sum(f.samples for f in window)
     last = window[-1]

@@ -344,7 +344,6 @@ def do_next_epoch(learner: TrainerBase, task: Task) -> None:
     if stop:
         run.due.append(Task("finish"))
 
-# %% ../../nbs/06_engine/21_tasks.ipynb #3a934729
 def do_finish(learner: TrainerBase, task: Task) -> None:
     "Finish the run: log its metrics and queue on_train_end."
     run = learner.run_state
@@ -396,7 +395,6 @@ TASK_HANDLERS: dict[str, Callable[[TrainerBase, Task], None]] = {
     "finish": do_finish,
 }
 
-# %% ../../nbs/06_engine/21_tasks.ipynb #bd0b8cbb
 def run_pending(
     learner: TrainerBase,
     despite_errors: bool = False,  # drop a task that raises, run all others, and raise the first error at the end

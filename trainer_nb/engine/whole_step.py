@@ -20,7 +20,7 @@ from .counters import warn_once
 from .dataloaders import is_overridden
 from .overrides import TrainerBase
 from .snapshot import await_copies
-from ..optim.named_optimizers import named_groups
+from ..optim.extra_optimizers import named_groups
 
 if TYPE_CHECKING:
     from trainer_nb.engine.step import Step

@@ -9,7 +9,6 @@ import ast
 import importlib
 import inspect
 import re
-from collections import deque
 from typing import Any
 
 import torch
@@ -305,7 +304,6 @@ def _plain_sizes(value: object):
     if isinstance(value, (list, tuple)): return type(value)(map(_plain_sizes, value))
     return value
 
-# %% ../../nbs/05_optim/01_optimizers.ipynb #7283e520
 def _flatten_object(o: object) -> tuple:
     "Return an object's tensors by attribute (and index, for lists), and a recipe with all other attributes."
     tensors = {}
@@ -378,26 +376,14 @@ def check_optimizer_state(optimizer: torch.optim.Optimizer):
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #c4d1b002
 def kept_by_place(optimizer: torch.optim.Optimizer) -> str:
-    "Return the name of an attribute that an optimizer indexes by the positions of its parameters, or an empty string."
-    params = [p for g in optimizer.param_groups for p in g["params"]]
-    own = {id(p) for p in params}
-    shapes = {p.shape for p in params if p.ndim}
-
-    def by_place(v: object, depth: int = 0) -> bool:
-        if isinstance(v, torch.Tensor): return depth > 0 and v.shape in shapes and id(v) not in own
-        if isinstance(v, list) and len(v) == len(params) > 1 and all(isinstance(o, (int, float, dict)) for o in v):
-            return True
-        if isinstance(v, dict): v = [o for k, o in v.items() if not isinstance(k, torch.Tensor)]
-        return depth < 4 and isinstance(v, (list, tuple, deque)) and any(by_place(o, depth + 1) for o in v)
-
+    """Return the name of an attribute that an optimizer may index by the positions of its parameters: another optimizer,
+    or a list with as many entries, or with tensors; an empty string if there is none."""
+    own = [id(p) for g in optimizer.param_groups for p in g["params"]]
     for name, v in vars(optimizer).items():
-        if name in ("param_groups", "state", "defaults") or name.startswith("_optimizer_"): continue
-        if isinstance(v, torch.optim.Optimizer):
-            # Groups of its own would stay as they are.
-            if v.param_groups is not optimizer.param_groups: return name
-            if inner := kept_by_place(v): return f"{name}.{inner}"
-        elif by_place(v):
-            return name
+        if name in ("param_groups", "state", "defaults"): continue
+        if isinstance(v, torch.optim.Optimizer): return name
+        others = [o for o in v if id(o) not in own] if isinstance(v, list) else []
+        if len(others) == len(own) > 1 or any(isinstance(o, torch.Tensor) for o in others): return name
     return ""
 
 def refuse_regrouping(

@@ -8,10 +8,11 @@ from __future__ import annotations
 import operator
 import weakref
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
+from ..core.errors import warn
 from .optimizers import kept_by_place
 
 # %% ../../nbs/05_optim/05_parameters.ipynb #ae790c92
@@ -24,8 +25,6 @@ class ParameterChanges(NamedTuple):
 
 NO_CHANGES = ParameterChanges(False, [], [], [])
 _KIND = operator.attrgetter("shape", "dtype")
-# number of steps without a gradient after which a parameter that has left the model is removed from the optimizer
-UNUSED_STEPS = 10
 
 def held_parameters(optimizer: torch.optim.Optimizer) -> set[int]:
     "Return the ids of the parameters in the groups of an optimizer."
@@ -41,11 +40,8 @@ class ParameterWatch:
         # what is compared before each step: requires_grad of each parameter of the run, and the number of groups
         self.flags: list[bool] = []
         self.num_groups = 0
-        # in the optimizer, and no longer in the model; whether something else uses them, the next steps show
-        self.orphans: list[torch.nn.Parameter] = []
-        self.num_unused_steps = 0
-        # those that were removed from the optimizer last: index of the group, position in it, parameter and its state
-        self.removed: list[tuple[int, int, torch.nn.Parameter, dict[str, Any]]] = []
+        # those that have left the model, and with it the optimizer, since the last step
+        self.left: list[torch.nn.Parameter] = []
         self._optimizer: weakref.ref[torch.optim.Optimizer] | None = None
 
     def knows(self, optimizer: torch.optim.Optimizer | None) -> bool:
@@ -77,15 +73,21 @@ class ParameterWatch:
         "Return whether a parameter has another shape or dtype than at the last look."
         return list(map(_KIND, self.params)) != self.kinds
 
-    def look(self, params: Sequence[torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> ParameterChanges:
-        "Return the changes as `compare` does; the next look compares with these parameters."
+    def look(
+        self,
+        params: Sequence[torch.nn.Parameter],  # as of compare()
+        optimizer: torch.optim.Optimizer,
+        others: Sequence[torch.nn.Parameter] = (),  # of the loss function
+    ) -> ParameterChanges:
+        """Return the changes as `compare` does; the next look compares with these parameters. Remove those that have left
+        the model from the optimizer, unless it finds its state by their positions."""
         changes = self.compare(params, optimizer)
-        if changes.are_others:
-            held = held_parameters(optimizer) - {id(p) for p in params}
-            self.orphans = [p for p in (*self.orphans, *self.params) if id(p) in held]
-            self.num_unused_steps = 0
-        elif not self.knows(optimizer):
-            self.orphans = []
+        gone = {id(p) for p in self.params} - {id(p) for p in (*params, *others)} if changes.are_others else set()
+        if gone and not kept_by_place(optimizer):
+            for group in optimizer.param_groups:
+                self.left += [p for p in group["params"] if id(p) in gone]
+                group["params"] = [p for p in group["params"] if id(p) not in gone]
+            for p in self.left: optimizer.state.pop(p, None)
         self.params = params
         self.kinds = list(map(_KIND, params))
         # also those that are frozen at present: code that alternates between parts of a model unfreezes them
@@ -95,41 +97,16 @@ class ParameterWatch:
         self._optimizer = weakref.ref(optimizer)
         return changes
 
-    def count_unused_step(self, optimizer: torch.optim.Optimizer):
-        """After the backward passes of a step: keep the parameters that have left the model and got a gradient; remove
-        the others from the optimizer after UNUSED_STEPS such steps."""
-        self.orphans = [p for p in self.orphans if p.grad is None]
-        self.num_unused_steps += 1
-        if self.num_unused_steps >= UNUSED_STEPS: self.remove_orphans(optimizer)
-
-    def remove_orphans(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Remove the parameters that have left the model from the optimizer, unless it finds its state by their
-        positions; return whether there were any."""
-        unused = {id(p) for p in self.orphans}
-        self.orphans = []
-        if not unused or kept_by_place(optimizer): return False
-        groups = [group["params"] for group in optimizer.param_groups]
-        self.removed = [
-            (g, i, p, optimizer.state.pop(p, {}))
-            for g, params in enumerate(groups) for i, p in enumerate(params) if id(p) in unused
-        ]
-        for g, i, *_ in reversed(self.removed):
-            del groups[g][i]
-        return True
-
-    def put_back(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Put the parameters that were removed last into their places, for a snapshot of earlier steps; return whether
-        there were any."""
-        # a snapshot with fewer groups may have been restored meanwhile
-        if not self.removed or self.removed[-1][0] >= len(optimizer.param_groups): return False
-        for g, i, p, state in self.removed:
-            optimizer.param_groups[g]["params"].insert(i, p)
-            if state:
-                optimizer.state[p] = state
-        self.orphans = [p for _, _, p, _ in self.removed]
-        self.num_unused_steps = 0
-        self.removed = []
-        return True
+    def warn_used(self):
+        "After the backward passes of a step: warn if one gave a gradient to parameters that have left the model."
+        shapes = [tuple(p.shape) for p in self.left if p.grad is not None]
+        self.left = []
+        if not shapes: return
+        warn(
+            f"A parameter of shape {shapes[0]} has left the model, and so the optimizer, and the loss still depends on it; put"
+            " its layer into the model or into a loss function that is a module, and add it with"
+            " learn.optimizer.add_param_group({'params': [...]})."
+        )
 
     def note(self, flags: list[bool], num_groups: int):
         "Keep what the comparison before each step looks at."

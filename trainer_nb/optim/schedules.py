@@ -40,7 +40,6 @@ def cosine(step: int, *, num_warmup_steps: int, num_training_steps: int, num_cyc
     if step < num_warmup_steps: return _warmup(step, num_warmup_steps)
     return max(0.0, _cosine(_progress(step, num_warmup_steps, num_training_steps), num_cycles))
 
-# %% ../../nbs/05_optim/03_schedules.ipynb #979869fd
 def constant(step: int) -> float:
     "Return 1 at every step, without a warm-up."
     return 1.0
@@ -116,7 +115,6 @@ def warmup_stable_decay(step: int, *, num_warmup_steps: int, num_training_steps:
         return min_lr_ratio
     return max(0.0, factor * (1.0 - min_lr_ratio) + min_lr_ratio)
 
-# %% ../../nbs/05_optim/03_schedules.ipynb #ea1b244d
 SCHEDULES = {f.__name__: f for f in (
     linear, cosine, cosine_with_restarts, cosine_with_min_lr, cosine_warmup_with_min_lr, constant, constant_with_warmup,
     polynomial, inverse_sqrt, warmup_stable_decay)}
@@ -138,7 +136,6 @@ class OneCycle(OneCycleLR):
         self._former_momentums = [float(g["betas"][0] if "betas" in g else g.get("momentum", 0)) for g in optimizer.param_groups]
         super().__init__(optimizer, **kwargs)
 
-# %% ../../nbs/05_optim/03_schedules.ipynb #dcaa2bab
 def one_cycle(optimizer: torch.optim.Optimizer, args: TrainingArguments, n: int, rates: list) -> OneCycle:
     "Return the schedule `one_cycle` over `n` steps, with the maximum rates `rates`."
     kwargs = dict(args.lr_scheduler_kwargs or {})
@@ -176,7 +173,6 @@ def replaced_rates(scheduler: LRScheduler | None, optimizer: torch.optim.Optimiz
     pairs = zip(optimizer.param_groups, scheduled_rates(scheduler, optimizer))
     return [float(group["lr"]) for group, rate in pairs if float(group["lr"]) != rate]
 
-# %% ../../nbs/05_optim/03_schedules.ipynb #591221e3
 def check_schedule_numbers(
     function: partial,  # a partial over one of SCHEDULES
 ):
@@ -251,7 +247,6 @@ def create_scheduler(
     _set_initial_lr(optimizer, rates)
     return LambdaLR(optimizer, functions)
 
-# %% ../../nbs/05_optim/03_schedules.ipynb #07bbed97
 def is_builtin_schedule(scheduler: LRScheduler) -> bool:
     "Return whether this is a `LambdaLR` over functions of this module."
     functions = getattr(scheduler, "lr_lambdas", None) or [None]
@@ -353,7 +348,6 @@ def _adapt(scheduler: LRScheduler, state: dict[str, Any], groups: list[int] | No
 # keys of rates in a group, as torch uses them
 GROUP_LR_KEYS = ("lr", "initial_lr", "max_lr", "min_lr", "base_lr")
 
-# %% ../../nbs/05_optim/03_schedules.ipynb #7c0b38ad
 def scale_schedule(
     scheduler: LRScheduler | None,  # any of torch's
     optimizer: torch.optim.Optimizer,
@@ -430,7 +424,6 @@ def _with_numbers(function: partial, **numbers: float):
     changed = {k: v for k, v in numbers.items() if k in function.keywords}
     return partial(function.func, **{**function.keywords, **changed})
 
-# %% ../../nbs/05_optim/03_schedules.ipynb #96d58f8d
 def set_base_lr(
     scheduler: LRScheduler | None,  # any of torch's
     optimizer: torch.optim.Optimizer,

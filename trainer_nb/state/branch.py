@@ -82,8 +82,6 @@ def branch(learner: TrainerBase, changes: dict):
     run = learner.run_state
     prepare(learner)
     require_unsharded(run, "branch()", "copies the model")
-    # of a layer that was replaced: the copy of the model does not have them
-    run.made.parameter_watch.remove_orphans(run.optimizer)
     for name, value in changes.items():
         if name in NOT_IN_BRANCH and to_builtin(value) != getattr(run.args, name):
             raise ValueError(f"{name}={value!r} cannot be changed by branch(): it {NOT_IN_BRANCH[name]}.")
