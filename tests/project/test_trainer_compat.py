@@ -43,7 +43,8 @@ def test_every_private_method_is_here_or_cannot_be_overridden():
             type("Mine", (Learner,), {name: lambda self, *args, **kwargs: None})(hard_model(), train_dataset=Augmented())
     page = json.loads((Path(__file__).parents[2]/"nbs/tutorials/from_trainer.ipynb").read_text("utf-8"))
     rows = [line.strip("| \n").split(" | ") for cell in page["cells"] for line in cell["source"] if line.startswith("| `_") or line.startswith("| `create_")]
-    assert {name.strip("`"): f"{why}; {instead}" for names, why, instead in rows for name in names.split(", ")} == NOT_CALLED
+    shown = {name.strip("`"): f"{why}; {instead}" for names, why, instead in rows for name in names.split(", ")}
+    assert len(shown) > 5 and shown.items() <= NOT_CALLED.items()   # the most common ones, with the words of the error
 
 
 def test_every_attribute_is_here():
