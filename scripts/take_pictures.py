@@ -3,8 +3,9 @@
 
     python scripts/take_pictures.py            # runs the tutorial in JupyterLab and writes nbs/tutorials/images/live_training.png
     python scripts/take_pictures.py FOLDER     # every state, in both themes and two widths, to be looked at: FOLDER/STATE_THEME_WIDTH.png
+    python scripts/take_pictures.py --live FOLDER   # a transformer in JupyterLab and in Notebook 7, driven: FOLDER/FRONTEND_WHAT_THEME_WIDTH.png
 
-Each takes about a minute. Needs what `make test` needs, a Chromium among it, and Pillow. The notebook
+Each takes one to four minutes. Needs what `make test` needs, a Chromium among it, and Pillow. The notebook
 itself is left as it is."""
 import base64, contextlib, math, sys, tempfile, time, weakref
 from pathlib import Path
@@ -280,10 +281,68 @@ def take_states(browser, folder):
         print(name, flush=True)
 
 
+# ---- in real front ends
+CELLS = [
+    f"import sys\nsys.path[:0] = [{str(ROOT)!r}, {str(ROOT/'scripts')!r}, {str(ROOT/'tests')!r}]\nfrom take_pictures import made, transformer",
+    "learn = transformer()", "learn.dashboard()", "learn.evaluate()", "learn.inspect()", "learn.watched", "learn.plot()", "learn", "learn.rewnd(3)",
+    "learn.model[1] = __import__('torch').nn.Linear(9, 9)\nlearn.step()",
+]
+
+
+def drive(page):
+    "Press the buttons of the dashboard, and wait for what each says."
+    page.press("Step")
+    page.says("after step 121")
+    page.press("Rewind")
+    page.says("rewound")
+    page.press("Undo this rewind")
+    page.says("the rewind is undone")
+    page.press("Evaluate")
+    page.says("evaluated after step 121")
+    rate = page.board().get_by_role("textbox", name="Learning rate", exact=True)
+    rate.fill("2e-4")
+    rate.press("Enter")
+    page.says("lr = 0.0002 from step 122 on")
+    page.press("Resume")
+    page.stands("training")
+    page.press("Stop")
+    page.stands("stopped")
+    page.board().get_by_text("More settings").click()
+    page.board().get_by_role("searchbox", name="find a setting").fill("norm")
+
+
+def take_live(browser, folder):
+    "The dashboard of a transformer and what cells show of it, in JupyterLab and Notebook 7, in both themes and two widths."
+    folder.mkdir(parents=True, exist_ok=True)
+    for kind in ("lab", "notebook"):
+        for theme in ("light", "dark"):
+            lab = Lab(browser, dark=theme == "dark", kind=kind)
+            try:
+                page = lab.notebook(CELLS, width=WIDTHS[0], height=1000)
+                for i in range(3): page.run(i, 120)
+                page.says("paused")
+                drive(page)
+                for i in range(3, len(CELLS)): page.run(i)
+                for width in WIDTHS:
+                    page.tab.set_viewport_size({"width": width, "height": 1000})
+                    page.tab.wait_for_timeout(800)
+                    for i in range(2, len(CELLS)):
+                        page.cell(i).scroll_into_view_if_needed()
+                        page.tab.wait_for_timeout(400)
+                        page.cell(i).locator(".jp-OutputArea").screenshot(path=folder/f"{kind}_cell{i}_{theme}_{width}.png")
+                # an error of Notebook's own, before any notebook is open
+                assert [o for o in page.errors if "'schema'" not in o] == []
+                print(kind, theme, flush=True)
+            finally:
+                lab.stop_kernels()
+                lab.close()
+
+
 def main():
     with sync_playwright() as p:
         browser = p.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox", "--disable-gpu"])
-        if len(sys.argv) > 1: take_states(browser, Path(sys.argv[1]))
+        if "--live" in sys.argv: take_live(browser, Path(sys.argv[-1]))
+        elif len(sys.argv) > 1: take_states(browser, Path(sys.argv[1]))
         else:
             IMAGES.mkdir(exist_ok=True)
             story(browser)

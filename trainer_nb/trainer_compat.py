@@ -21,6 +21,7 @@ from .engine.dataloaders import make_loader
 from .engine.loop import describe_run
 from .live.model_card import dataset_name, describe_datasets, draft_model_card, is_foreign_card
 from .live.model_card import write_model_card
+from .live.run_view import learner_html
 
 # %% ../nbs/trainer_compat.ipynb #a8e79f88
 _EVENT = "events are methods of a TrainerCallback, such as on_epoch_end; learn.add_callback(...) adds one"
@@ -49,8 +50,7 @@ class TrainerCompatMixin:
     hp_space = hp_name = compute_objective = objective = None
 
     @property
-    def is_in_train(self) -> bool:
-        return self.run_state.verb.owner is not None
+    def is_in_train(self) -> bool: return self.run_state.verb.owner is not None
 
     @property
     def is_model_parallel(self) -> bool:
@@ -76,15 +76,13 @@ class TrainerCompatMixin:
         return None if device is None or device.strategy.name != "deepspeed" else device.strategy.engine
 
     @property
-    def neftune_noise_alpha(self) -> float | None:
-        return self.args.neftune_noise_alpha
+    def neftune_noise_alpha(self) -> float | None: return self.args.neftune_noise_alpha
     @neftune_noise_alpha.setter
     def neftune_noise_alpha(self, alpha: float | None):
         self.set(neftune_noise_alpha=alpha)
 
     @property
-    def _train_batch_size(self) -> int:
-        return self.args.train_batch_size
+    def _train_batch_size(self) -> int: return self.args.train_batch_size
     @_train_batch_size.setter
     def _train_batch_size(self, size: int):
         if size != self.args.train_batch_size:
@@ -173,6 +171,8 @@ class TrainerCompatMixin:
         # in the constructor of a subclass: datasets name the object whose method maps them
         if "run_state" not in vars(self): return object.__repr__(self)
         return f"Learner({describe_run(self.run_state)})"
+
+    def _repr_html_(self) -> str: return learner_html(self)
 
     def end(self):
         "Release all memory and end the other processes, at the end of a script."

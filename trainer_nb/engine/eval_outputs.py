@@ -438,7 +438,8 @@ class PredictionOutput(NamedTuple):
             if isinstance(value, (tuple, list)): return ", ".join(map(shape, value))
             return str(tuple(value.shape)) if hasattr(value, "shape") else format_value(value)
         arrays = {name: shape(getattr(self, name)) for name in ("predictions", "label_ids")}
-        return html_table([arrays | {name: value for name, value in self.metrics.items() if is_number(value)}])
+        values = arrays | {name: value for name, value in self.metrics.items() if is_number(value)}
+        return html_table([{"result": name, "value": value} for name, value in values.items()])
 
 # %% ../../nbs/06_engine/05_eval_outputs.ipynb #e6fc8a5d
 def speed_metrics(prefix, seconds: float, samples, steps) -> dict:

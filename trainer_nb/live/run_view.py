@@ -21,7 +21,7 @@ from ..diagnostics.interpret import Confusion
 from ..diagnostics.watch import WatchReport
 from ..display.panels import Heatmap
 from ..display.svg import reduce_columns, short_row_names
-from ..display.tables import escape_html, format_duration, format_setting, format_value
+from ..display.tables import escape_html, format_duration, format_setting, format_value, html_table
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from ..engine.settings import SETTABLE, current_value, effect_of
@@ -206,6 +206,15 @@ def setting_value(learner: TrainerBase, name: str) -> Any:
         if learner.history and not learner.history[-1].abandoned:
             value = learner.history[-1].learning_rate
     return value.value if isinstance(value, enum.Enum) else value
+
+def learner_html(learner: TrainerBase) -> str:
+    "Return the state of a learner as a small table for a notebook."
+    status = view_status(learner.run_state)
+    values = {
+        "model": type(learner.model).__name__, "state": status["words"], "last loss": status["loss"],
+        "learning rate": setting_value(learner, "lr"), "health": status["verdict"],
+    }
+    return html_table([{"learner": name, "value": value} for name, value in values.items()])
 
 # the groups of the form, and a pattern for the names of each, in which the first that matches counts
 SETTING_GROUPS = {

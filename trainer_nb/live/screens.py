@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextvars
+import shutil
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -208,32 +209,22 @@ class UnprintedRows:
         return [format_row(row) for row in sorted(rows, key=lambda row: row.get("step", 0))]
 
 class TerminalScreen:
-    "Show the progress as tqdm's bar on stderr."
+    "Show the progress as one line of a terminal, below the logs and evaluations."
     def __init__(self):
-        self.bar = None
+        self.is_shown = False
         self.rows = UnprintedRows()
 
     def show(self, view: ProgressView):
-        if self.bar is None:
-            self.bar = self.make_bar(view)
-        for line in self.rows.lines(view):
-            self.bar.write(line, file=sys.stderr)
-        self.bar.n = view.fraction
-        self.bar.set_description_str(view_line(view))
-
-    def make_bar(self, view: ProgressView):
-        from tqdm import tqdm
-        # the display draws at its own times, so tqdm's monitor thread is not needed
-        class Bar(tqdm): monitor_interval = 0
-        return Bar(
-            desc=view_line(view), initial=view.fraction, total=1.0, file=sys.stderr, dynamic_ncols=True,
-            bar_format="{percentage:3.0f}% |{bar:20}| {desc}"
-        )
+        self.is_shown = True
+        line = f"{view.fraction:4.0%} |{'█' * round(20 * view.fraction):20}| {view_line(view)}"
+        # a longer line would be two, of which the next drawing replaces one
+        lines = [*self.rows.lines(view), line[:shutil.get_terminal_size().columns - 1]]
+        print("\r\x1b[K" + "\n".join(lines), end="", file=sys.stderr, flush=True)
 
     def close(self, view: ProgressView):
-        if self.bar is None: return
+        if not self.is_shown: return
         self.show(view)
-        self.bar.close()
+        print(file=sys.stderr)
 
 # %% ../../nbs/10_live/00_screens.ipynb #0f2a868b
 class LinesScreen:
