@@ -177,10 +177,7 @@ MAX_STORED = 5000
 
 class RunIndex:
     "Provide the summaries of logs; a log is read when it has changed, and then only what is new."
-    def __init__(
-        self,
-        folder: Path | None = None,  # of the database; default: the user's cache folder
-    ):
+    def __init__(self):
         self.known: dict[Path, tuple[str, RunSummary]] = {}
         # of the runs whose logs may grow
         self.readers: dict[Path, LogReader] = {}
@@ -189,7 +186,7 @@ class RunIndex:
         self.opened = 0
         # without the database, every kernel reads every log once
         with contextlib.suppress(OSError, sqlite3.Error):
-            folder = folder or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainer_nb"
+            folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainer_nb"
             folder.mkdir(parents=True, exist_ok=True)
             self.database = sqlite3.connect(folder / "trainer_nb-3.sqlite", timeout=2.0, check_same_thread=False)
             columns = "path text primary key, key text, summary text, blocks blob"

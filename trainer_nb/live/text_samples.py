@@ -125,18 +125,14 @@ def generate_texts(
     return decode_predictions(tokenizer, (tokens if has_encoder else tokens[:, ids.shape[1]:]).tolist())
 
 # %% ../../nbs/10_live/14_text_samples.ipynb #904a442d
-class TextSamples(Table):
-    "Hold generated texts: dicts with step, prompt, generated, reference, and dataset if there are several."
-    def _cells(self, row: Mapping) -> dict: return {k: "" if v is None else v for k, v in row.items()}
-
 def text_samples(
     run: Any,  # a learner or its history
     all: bool = False,  # include those of discarded steps
-) -> TextSamples:
-    "Return the texts that were generated at evaluations."
+) -> Table:
+    "Return the texts that were generated at evaluations: step, prompt, generated, reference; of several sets dataset."
     history: History = getattr(run, "history", run)
     events = [e for e in history.events if e["kind"] == "texts" and (all or not e["abandoned"])]
-    return TextSamples({"step": e["step"], **row} for e in events for row in e["data"]["texts"])
+    return Table({"step": e["step"], **row} for e in events for row in e["data"]["texts"])
 
 def evaluated_set(callback: TrainerCallback, learner: TrainerBase | None, given: Any) -> tuple[Any, bool]:
     "Return the name of the set that an event is about, None for one without, and whether it is the learner's first."
