@@ -178,12 +178,8 @@ class History(RowTable):
         if kind in RESERVED_KINDS:
             raise ValueError(f"The kind {kind!r} is reserved for lines of the log. Choose another kind for the event.")
         event = {
-            "kind": str(kind),
-            "step": int(step),
-            "time": time.time(),
-            "rows": len(self),
-            "data": to_plain_data(data),
-            "abandoned": False,
+            "kind": str(kind), "step": int(step), "time": time.time(), "rows": len(self),
+            "data": to_plain_data(data), "abandoned": False,
         }
         store_event(self, event)
         send_to_log(self)

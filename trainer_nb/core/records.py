@@ -152,7 +152,8 @@ class Records(Table):
         cells["samples/s"] = None if math.isnan(row["samples_per_second"]) else row["samples_per_second"]
         if row["abandoned"]:
             cells["discarded"] = "yes"
-        metrics = qualify_metric_names(row["metrics"])
+        # the use of the machine is in the charts, and in the frame of the history
+        metrics = {k: v for k, v in qualify_metric_names(row["metrics"]).items() if not k.startswith("machine/")}
         return cells | {k: v for k, v in metrics.items() if not k.endswith(TIMING_SUFFIXES)}
 
     def __getattr__(self, name: str) -> Any:
