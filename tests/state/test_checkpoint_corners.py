@@ -171,17 +171,6 @@ def test_a_best_one_that_could_not_be_written(tmp_path, monkeypatch):
     assert (tmp_path / "checkpoint-5").is_dir()
 
 
-def test_no_thread_to_be_had(tmp_path, monkeypatch):
-    learn = quiet_learner(tmp_path)
-    learn.step(2)
-    with monkeypatch.context() as m:
-        def start(self): raise RuntimeError("can't start new thread")
-        m.setattr(saver.threading.Thread, "start", start)
-        with pytest.raises(RuntimeError, match="new thread"): learn.save_checkpoint()
-    learn.save_checkpoint(); learn.step(1)
-    assert get_last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-2")
-
-
 def test_a_checkpoint_saved_before_the_first_step_after_resuming(tmp_path):
     "The log in output_dir lags behind the checkpoint's own copy of the history, which is read instead."
     like = quiet_learner(tmp_path / "like")
@@ -203,21 +192,6 @@ def test_a_checkpoint_saved_before_the_first_step_after_resuming(tmp_path):
 
 
 # ---- a checkpoint that cannot be begun
-
-def test_a_failure_before_the_writing_leaves_the_former_best_checkpoint(tmp_path, monkeypatch):
-    "Gathering or writing the parts of a sharded model may fail (a full disk) before the files of the checkpoint are begun."
-    learn = quiet_learner(tmp_path, eval_dataset=Augmented(), save_strategy="steps", save_steps=2, eval_strategy="steps", eval_steps=2, load_best_model_at_end=True, metric_for_best_model="loss", learning_rate=0.01)
-    learn.step(2)
-    learn.step(1)
-    best = learn.state.best_metric, learn.state.best_global_step, learn.state.best_model_checkpoint
-    assert best[1:] == (2, str(tmp_path / "checkpoint-2"))
-    def fails(*given, **more): raise SaveFailed("disk full")
-    with monkeypatch.context() as patch:
-        patch.setattr(saver, "capture_snapshot", fails)
-        with pytest.raises(SaveFailed): learn.step(1)
-    assert learn.state.global_step == 4 and not (tmp_path / "checkpoint-4").exists()
-    assert (learn.state.best_metric, learn.state.best_global_step, learn.state.best_model_checkpoint) == best
-
 
 @pytest.mark.parametrize("then", [True, False], ids=["trained", "frozen"])
 def test_weights_that_the_checkpoint_freezes_or_unfreezes_are_named(tmp_path, then):

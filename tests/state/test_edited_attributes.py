@@ -108,17 +108,6 @@ def test_what_a_verb_changes_is_no_edit(tmp_path, verb, given, settings):
     assert "by hand" not in [act["act"] for act in learn.journal] and learn.train_dataset.reads == 2 * learn.state.global_step
 
 
-def test_nothing_was_edited(tmp_path):
-    "The same run, and no message."
-    straight = make(tmp_path / "straight")
-    straight.step(9)
-    path = begin(tmp_path / "run")
-    learn = make(tmp_path / "run")
-    assert said(lambda: learn.load_checkpoint(path)) == []
-    learn.step(4)
-    assert state(learn) == state(straight)
-
-
 def test_what_is_put_back_wins(tmp_path):
     "Attributes of a callback, a model and a learner become those of the run; one message names what is overwritten."
     path = begin(tmp_path)

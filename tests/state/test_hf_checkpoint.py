@@ -349,8 +349,6 @@ def test_the_scaler(tmp_path):
     for name in ("rest.json", MANIFEST_NAME): (tmp_path / "a" / "checkpoint-5" / name).unlink()
     theirs = scaled(output_dir=str(tmp_path / "b"), scale=4.0, **LONG | dict(save_strategy="no"))
     assert theirs.load_checkpoint(tmp_path / "a" / "checkpoint-5").said == [] and scale(theirs) == 2.0 ** 11
-    plain = hard_learner(output_dir=str(tmp_path / "c"), **LONG | dict(save_strategy="no"))
-    with pytest.warns(UserWarning, match="with a scaler, and here nothing is scaled"): plain.load_checkpoint(tmp_path / "a" / "checkpoint-5")
 
 
 def test_weights_only(tmp_path):

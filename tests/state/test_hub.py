@@ -633,15 +633,6 @@ def test_resuming_from_what_the_trainer_has_pushed(hub, tmp_path):
     assert learn.state.global_step == 8
 
 
-def test_resuming_from_what_both_have_pushed(hub, tmp_path):
-    "The run of this package is continued: the times of downloaded files say nothing."
-    patient(theirs, tmp_path/"out", hub_strategy="checkpoint").train()
-    patient(make, tmp_path/"both", hub_strategy="all_checkpoints", max_steps=2, hub_model_id="me/out").train()
-    learn = make(tmp_path/"mine", push_to_hub=False, max_steps=8)
-    learn.load_checkpoint("me/out")
-    assert learn.state.global_step == 2
-
-
 def test_the_runs_own_name_means_its_own_branch(hub, tmp_path):
     patient(make, tmp_path/"out", hub_strategy="checkpoint", hub_revision="dev").train()
     again = make(tmp_path/"again", hub_strategy="checkpoint", hub_model_id="me/out", hub_revision="dev", max_steps=8)

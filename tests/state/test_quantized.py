@@ -1,7 +1,4 @@
 """Quantized base models with adapters (QLoRA): the base is only read, a snapshot has its digest, and every promise about a run holds."""
-import os
-import subprocess
-import sys
 
 import pytest
 import safetensors
@@ -157,13 +154,6 @@ def test_an_altered_base_and_another_one_are_reported(folder, tmp_path):
     assert differences(before, other.snapshot()) == []
 
 
-def test_scales_count_too(folder, tmp_path):
-    learn = learner(qlora(folder), tmp_path, save_strategy="no")
-    taken = learn.step(1) and learn.snapshot()
-    next(read_only_weights(learn.model)).weight.quant_state.state2.absmax.mul_(2)
-    with pytest.raises(ValueError, match="of the base model differs"): learn.restore(taken)
-
-
 def test_models_that_cannot_be_trained(folder, tmp_path):
     bare = load(folder, "nf4")
     with pytest.raises(InvalidOperation, match=r"quantized weights cannot be trained; attach adapters: model = peft.get_peft_model"): learner(bare, tmp_path)
@@ -291,32 +281,6 @@ def test_optimizers_of_bitsandbytes(folder, tmp_path, optim, no_exceptions):
         output_dir=str(tmp_path/"theirs"), report_to="none", dataloader_pin_memory=False, **SETTINGS | settings | dict(save_strategy="no")), train_dataset=texts())
     theirs.train()
     assert_same(trained(theirs.model), trained(one.model))
-
-
-@pytest.mark.parametrize("kind", ["nf4", "torchao"])
-def test_the_exported_script(folder, tmp_path, kind):
-    "It loads the base as the cells did, and ends in the same weights."
-    (tmp_path/"cells.py").write_text(f"""
-import torch, transformers, peft
-from trainer_nb import Learner
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig, TorchAoConfig
-from torchao.quantization import Int8WeightOnlyConfig
-def make():
-    torch.manual_seed(1)
-    quantization = BitsAndBytesConfig(load_in_4bit=True) if {kind == "nf4"} else TorchAoConfig(Int8WeightOnlyConfig())
-    base = AutoModelForCausalLM.from_pretrained({str(folder)!r}, quantization_config=quantization)
-    return peft.get_peft_model(base, peft.LoraConfig(r=4, target_modules=["q_proj"], task_type="CAUSAL_LM"))
-rows = torch.arange(96).reshape(12, 8) % 64
-data = [{{"input_ids": r, "labels": r}} for r in rows]
-if __name__ == "__main__":
-    learn = Learner(model_init=make, train_dataset=data, max_steps=4, learning_rate=1e-2, use_cpu=True, disable_tqdm=True, output_dir={str(tmp_path/"out")!r}, save_strategy="no")
-    learn.train()
-    learn.export_script({str(tmp_path/"train.py")!r})
-""")
-    for name in ("cells.py", "train.py"):
-        done = subprocess.run([sys.executable, name], cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
-        assert not done.returncode, done.stderr
-    assert "The weights are those of the run, byte for byte." in done.stdout
 
 
 @each_kind

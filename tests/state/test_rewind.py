@@ -343,23 +343,6 @@ def test_data_of_another_length_in_the_middle_of_an_epoch():
     assert learn.state.global_step == 1
 
 
-def test_how_long_it_will_take_is_said_beforehand(capsys):
-    "Where it takes more than a second; before the first step is taken again."
-    class Looks(TrainerCallback):
-        said, not_state = "nothing yet", ("said",)
-        def on_step_end(self, args, state, control, **kwargs): self.said = self.said or capsys.readouterr().out
-    looks = Looks()
-    learn = hard_learner(rewind_every=50, callbacks=[looks], **LONG)
-    learn.step(12)
-    learn.run_state.counters.seconds, looks.said = 1200.0, ""   # as if each step had taken 100 s
-    capsys.readouterr()
-    learn.rewind(2)
-    assert looks.said.startswith("Going back to step 10: 10 steps are replayed from step 0, about 16 min 40 s")
-    learn.run_state.counters.seconds = 0.01
-    learn.rewind(1)
-    assert "Going back" not in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("back", ["restore", "rewind"])
 def test_a_pending_log_is_of_its_own_step(back):
     "What a step left to be logged is logged after going back, with the numbers of that step and not of a discarded one."

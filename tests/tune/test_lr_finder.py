@@ -14,7 +14,7 @@ from toys import Augmented, Bomb, Boom, accuracy, finish, hard_learner, told, un
 from trainer_nb import Learner, Paused, InvalidOperation, differences
 from trainer_nb.display.charts import SVG_MIME
 from trainer_nb.tune.lr_finder import LRFindResult
-from trainer_nb.tune.lr_trials import fetch_losses, train_with_rates
+from trainer_nb.tune.lr_trials import train_with_rates
 from trainer_nb.diagnostics.isolated import isolated_training
 from trainer_nb.tune.lr_finder import RULES, readable_part, assess_curve
 
@@ -353,7 +353,3 @@ def test_finds_what_fastai_finds(case):
     assert len(found.rates) == len(theirs["rates"]) and np.allclose(found.rates, theirs["rates"], rtol=1e-9)
     assert np.allclose(found.smoothed, theirs["smoothed"], rtol=1e-4)
     assert found.suggestions == pytest.approx(theirs["suggestions"], rel=1e-5)
-
-
-def test_losses_are_fetched_together():
-    assert fetch_losses([torch.tensor(1.5, dtype=torch.float64), torch.tensor([0.1], dtype=torch.float64)]) == [1.5, 0.1] and fetch_losses([torch.tensor(1.0), 2]) == [1.0, 2.0]

@@ -29,11 +29,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/02_args/01_validation.ipynb #52044904
 # arguments of a Learner that are no settings, for suggestions
-_LEARNER_ARGUMENTS = (
-    "model", "args", "data_collator", "train_dataset", "eval_dataset", "processing_class", "model_init",
-    "compute_loss_func", "compute_metrics", "callbacks", "optimizers", "optimizer_cls_and_kwargs",
-    "preprocess_logits_for_metrics", "loss_func", "metrics"
-)
+_LEARNER_ARGUMENTS = settings_table("learner_arguments")["names"]
 
 def settings_hints() -> dict[str, str]:
     "Return what to type for names of settings in other libraries: a name here, or a sentence."
@@ -272,11 +268,6 @@ def check_setting(
         _check_choice(name, value, CHOICES[name])
 
 # %% ../../nbs/02_args/01_validation.ipynb #9c5854d0
-# modules that a tracker needs, where they do not have its name; those of transformers' callbacks
-_TRACKER_MODULES = {
-    "azure_ml": ("azureml.core",), "dagshub": ("dagshub", "mlflow"), "flyte": ("flytekit", "flytekitplugins"), "kubeflow": ()
-}
-
 def is_module_installed(name: str) -> bool:
     "Return True if a module could be imported; a part of a package that is missing could not."
     with suppress(ModuleNotFoundError): return importlib.util.find_spec(name) is not None
@@ -285,7 +276,7 @@ def is_module_installed(name: str) -> bool:
 def is_tracker_installed(name: str) -> bool:
     "Return True if the library of a tracker is installed."
     if name == "tensorboard" and is_module_installed("tensorboardX"): return True
-    return all(map(is_module_installed, _TRACKER_MODULES.get(name, (name,))))
+    return all(map(is_module_installed, settings_table("tracker_modules").get(name, (name,))))
 
 def is_variable_set(variable: str) -> bool:
     "Return True for an environment variable that is neither empty nor a word for no."

@@ -59,22 +59,9 @@ def copy_history(
     return new
 
 # %% ../../nbs/07_state/15_branch.ipynb #c3fef5b9
-_TAKEN_OVER = (
-    "belongs to the optimizer and its schedule, which a branch copies unchanged; make a new Learner with it"
-)
-_MADE_ONCE = (
-    "is what a Learner is made with; make a new one with it, and load a checkpoint or the snapshot's weights there"
-)
-_IN_GROUPS = (
-    "is in the groups of the branch's optimizer: for g in branch.optimizer.param_groups: g['betas'] = ... changes it"
-)
-NOT_IN_BRANCH = {
-    **dict.fromkeys(("optim", "optim_args", "optim_target_modules", "layer_groups"), _TAKEN_OVER),
-    **dict.fromkeys(("adam_beta1", "adam_beta2", "adam_epsilon"), _IN_GROUPS),
-    **dict.fromkeys(settings_table("parts")["schedule"], _TAKEN_OVER),
-    "hub_revision": "is in the repository of the origin; hub_model_id='owner/name' gives the branch one of its own",
-    **dict.fromkeys(("report_to", "enable_jit_checkpoint", "generation_config", "eval_on_start"), _MADE_ONCE),
-}
+def why_not_in_branch(name: str) -> str:
+    "Return why a setting is another one in no branch; empty for one that may be."
+    return next((reason for reason, names in settings_table("not_in_branch").items() if name in names), "")
 
 # %% ../../nbs/07_state/15_branch.ipynb #a2e10002
 def branch(learner: TrainerBase, changes: dict):
@@ -83,8 +70,8 @@ def branch(learner: TrainerBase, changes: dict):
     prepare(learner)
     require_unsharded(run, "branch()", "copies the model")
     for name, value in changes.items():
-        if name in NOT_IN_BRANCH and to_builtin(value) != getattr(run.args, name):
-            raise ValueError(f"{name}={value!r} cannot be changed by branch(): it {NOT_IN_BRANCH[name]}.")
+        if (reason := why_not_in_branch(name)) and to_builtin(value) != getattr(run.args, name):
+            raise ValueError(f"{name}={value!r} cannot be changed by branch(): it {reason}.")
     later = {name: value for name, value in changes.items() if name in SETTABLE}
     args = resolve_args(run.args, {name: value for name, value in changes.items() if name not in SETTABLE})
     memo: dict[int, Any] = {}
@@ -151,16 +138,11 @@ class Comparison(Table):
 
     def _shown(self):
         at = next((i for i, row in enumerate(self) if row["step"] == self.parted), None)
-        # with None where rows are left out
         if at is None or len(self) <= 12: return super()._shown()
-        kept = sorted({*range(max(at - 3, 0), min(at + 4, len(self))), *range(len(self) - 3, len(self))})
-        shown = []
-        for before, i in zip([-1, *kept], kept):
-            # one row takes no more room than the sign that it is left out
-            if i == before + 2: shown.append(self._cells(self[before + 1]))
-            elif i > before + 1: shown.append(None)
-            shown.append(self._cells(self[i]))
-        return shown
+        # the rows around the divergence, and the last ones; None where rows are left out
+        rows = [self._cells(row) for row in self]
+        first, last = max(at - 3, 0), max(at + 4, len(self) - 3)
+        return [*[None][:first], *rows[first:at + 4], *[None][:last - at - 4], *rows[last:]]
 
     def __getitem__(self, i):
         selected = super().__getitem__(i)

@@ -218,15 +218,7 @@ def move_into_place(folder: Path, place: Path, make_room):
 # the names that `temporary_path` and `move_aside` return
 _LEFT = re.compile(r"(.+)\.tmp-([\w-]{1,64})\.[0-9a-f]{8}(-gone)?", re.ASCII)
 
-def leftover_folders(parent: Path) -> list[Path]:
-    "Return the directories with temporary names, newest first, those moved out of the way last."
-    def order(path: Path):
-        try:
-            return path.name.endswith("-gone"), -path.stat().st_mtime
-        except FileNotFoundError:
-            # it has been renamed to its final path
-            return True, 0.0
-    return sorted(parent.glob("*.tmp-*"), key=order)
+
 
 def sealed_manifest(folder: Path) -> dict | None:
     "Return the manifest of a directory whose files have the recorded sizes; None for any other."
@@ -244,7 +236,11 @@ def clean_leftovers(
     writer: str | None = None,  # id of the run that begins to write there; None: only rename, remove nothing
 ):
     "Give complete directories of ended processes their final names, and remove the others."
-    for old in leftover_folders(parent):
+    def order(path: Path) -> tuple[bool, float]:
+        # newest first, those moved out of the way last, as those that were given their final names meanwhile
+        with suppress(FileNotFoundError): return path.name.endswith("-gone"), -path.stat().st_mtime
+        return True, 0.0
+    for old in sorted(parent.glob("*.tmp-*"), key=order):
         named = _LEFT.fullmatch(old.name)
         if named is None: continue
         name, by, is_gone = named.groups()

@@ -15,7 +15,7 @@ import random
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from enum import Enum
 from typing import Any, cast
 
@@ -180,27 +180,23 @@ def copy_data(
         # `__del__` of a copy may close a file of both
         has_state = hasattr(data, "__dict__") and not hasattr(type(data), "__del__")
         values = [*vars(data).values()] if has_state else []
-        copied = [_copy_inside(value, memo, arrays) for value in values]
+        same = [stays_in_copy(value, memo, arrays) for value in values]
         only_data = of_library(type(data)) or not arrays and not any(type(v) in ATOMS for v in values)
-        has_state = has_state and not (only_data and all(a is b for a, b in zip(copied, values)))
+        has_state = has_state and not (only_data and all(same))
     try:
         return copy_part(data, memo, shares=True) if has_state else memo.setdefault(id(data), data)
     except Exception:
         return memo.setdefault(id(data), data)
 
-def _copy_inside(value: Any, memo: dict, arrays: bool) -> Any:
-    "Return the copy of an attribute of a data set or a collator, and enter it in the memo; data stay the same."
-    if id(value) in memo: return memo[id(value)]
-    if isinstance(value, torch.utils.data.Dataset): return copy_data(value, memo)
-    if isinstance(value, list) and value and all(isinstance(v, torch.utils.data.Dataset) for v in value):
-        return [copy_data(v, memo) for v in value]
-    is_data = is_shared_resource(value) or not arrays and isinstance(value, _DATA)
-    if not is_data and is_small(value, memo, arrays):
-        try:
-            return copy_part(value, memo, shares=True)
-        except Exception:
-            pass
-    return memo.setdefault(id(value), value)
+def stays_in_copy(value: Any, memo: dict, arrays: bool) -> bool:
+    "Return whether a copy of a data set or a collator has the same attribute; enter data and resources in the memo."
+    if type(value) in ATOMS: return True
+    if isinstance(value, torch.utils.data.Dataset): return copy_data(value, memo) is value
+    of_sets = isinstance(value, list) and any(isinstance(v, torch.utils.data.Dataset) for v in value)
+    is_data = is_shared_resource(value) or not (arrays or of_sets) and isinstance(value, _DATA)
+    if id(value) not in memo and (is_data or not is_small(value, memo, arrays)):
+        memo[id(value)] = value
+    return memo.get(id(value)) is value
 
 def copy_loader(loader: torch.utils.data.DataLoader, memo: dict) -> torch.utils.data.DataLoader:
     """Return a loader with copies of its samplers and its collator over a copy of the data set, each as far as it holds
@@ -373,43 +369,29 @@ def _optimizer_hooks(optimizer: torch.optim.Optimizer | None) -> dict[str, dict]
     own = getattr(optimizer, "__dict__", {})
     return {k: table for k, table in own.items() if k.startswith("_optimizer_") and isinstance(table, dict)}
 
-def _hooks(run: RunState) -> Iterator[tuple[str, object]]:
-    "Yield the hooks of user code, which a step calls."
+def user_code(learner: TrainerBase) -> Iterator[tuple[str, object, bool]]:
+    "Yield the functions and objects of user code, with their names, and whether a step computes with them."
+    run, values = learner.run_state, vars(learner)
+    yield from ((name, values[name], True) for name in _LOSSES)
+    overrides = [f for f in class_functions(type(learner)) if f.__name__ in ("compute_loss", "training_step")]
+    yield type(learner).__name__, overrides, True
     for name, m in run.model.named_modules() if run.model is not None else ():
+        where = f"model{'.' if name else ''}{name}"
         for key, value in vars(m).items():
             # in place of a method
             is_function = isinstance(value, (types.FunctionType, types.MethodType, functools.partial))
-            if is_function and not of_accelerate(value): yield f"model{'.' if name else ''}{name}.{key}", value
+            if is_function and not of_accelerate(value): yield f"{where}.{key}", value, True
         tables = [table for key, table in vars(m).items() if "_hooks" in key and isinstance(table, dict)]
         tables += [getattr(t, key, None) or {} for t in m._parameters.values() if t is not None for key in _HOOKS]
-        yield f"a hook of model{'.' if name else ''}{name}", [*itertools.chain(*(table.values() for table in tables))]
-    yield "a hook of the optimizer", [[*hooks.values()] for hooks in _optimizer_hooks(run.optimizer).values()]
-    yield "a function of the schedule", [getattr(part, "lr_lambdas", None) for part in schedule_parts(run.lr_scheduler)]
-
-def training_code(learner: TrainerBase) -> Iterator[tuple[str, object]]:
-    "Yield the functions and objects that compute a step, with names."
-    yield from ((name, vars(learner)[name]) for name in _LOSSES)
-    for function in class_functions(type(learner)):
-        if function.__name__ in ("compute_loss", "training_step"): yield type(learner).__name__, function
-    yield from _hooks(learner.run_state)
-
-def other_code(learner: TrainerBase) -> Iterator[tuple[str, object]]:
-    "Yield the other functions and objects of user code, with names."
-    yield from ((name, vars(learner)[name]) for name in (*_METRICS, "metrics", "data_collator"))
-    yield from ((type(c).__name__, c) for c in learner.run_state.callbacks.callbacks if not of_library(type(c)))
-    yield from ((f"{type(learner).__name__}.{k}", v) for k, v in vars(learner).items() if k not in LEARNER)
+        yield f"a hook of {where}", [*itertools.chain(*(table.values() for table in tables))], True
+    yield "a hook of the optimizer", [[*hooks.values()] for hooks in _optimizer_hooks(run.optimizer).values()], True
+    schedules = [getattr(part, "lr_lambdas", None) for part in schedule_parts(run.lr_scheduler)]
+    yield "a function of the schedule", schedules, True
+    yield from ((name, values[name], False) for name in (*_METRICS, "metrics", "data_collator"))
+    yield from ((type(c).__name__, c, False) for c in run.callbacks.callbacks if not of_library(type(c)))
+    yield from ((f"{type(learner).__name__}.{k}", v, False) for k, v in values.items() if k not in LEARNER)
     data = learner.train_dataset
-    yield "train_dataset", [data, *(v for v in getattr(data, "__dict__", {}).values() if not isinstance(v, _DATA))]
-
-def functions_below(
-    code: Iterable[tuple[str, object]],  # as returned by training_code
-    stop: Mapping[int, str],  # objects that are not searched
-) -> Iterator[tuple[str, types.FunctionType]]:
-    "Yield the functions in objects with their names, also those that are their methods, which a copy has, too."
-    def parts(value): return [] if isinstance(value, types.FunctionType) else parts_in(value)
-    for name, root in code:
-        for value in walk(root, stop.keys() - {id(root)}, parts):
-            if isinstance(value, types.FunctionType): yield name, value
+    yield "train_dataset", [data, *(v for v in getattr(data, "__dict__", {}).values() if not isinstance(v, _DATA))], False
 
 def check_functions(
     learner: TrainerBase,
@@ -431,8 +413,12 @@ def check_functions(
     def copied_name(part: object) -> str | None:
         counts = id(part) in copied or isinstance(part, torch.utils.data.Dataset) and has_state_dict(part)
         return f"a {type(part).__name__}" if counts else None
-    for computes, code in ((True, training_code(learner)), (False, other_code(learner))):
-        for name, function in functions_below(code, own):
+    def below(value: object) -> list[object]:
+        # also those that are their methods, which a copy has, too
+        return [] if isinstance(value, types.FunctionType) else parts_in(value)
+    for name, root, computes in user_code(learner):
+        for function in walk(root, own.keys() - {id(root)}, below):
+            if not isinstance(function, types.FunctionType): continue
             part = used_part(function, own, own)
             used = part or used_part(function, {}, own, copied_name)
             if used is None: continue

@@ -130,9 +130,11 @@ def make_draft(learner: TrainerBase, mode: ScriptMode, start: RunStart) -> Draft
 
 # %% ../../nbs/07_state/19_export_script.ipynb #6d9420c5
 def first_weights(draft: Draft) -> dict[str, torch.Tensor]:
-    "Return the tensors with which the run began; of a model that model_init makes again, only those of the loss."
-    is_made = draft.learner.model_init is not None
-    return {n: t for n, t in draft.start.weights().items() if n.startswith("(loss).") or not is_made}
+    """Return the weights and buffers with which the run began, names of the loss beginning with "(loss)."; of a model that
+    model_init makes again, only those of the loss."""
+    kept = "(loss)." if draft.learner.model_init is not None else ""
+    kinds = (f"weights/{kept}", f"buffers/{kept}")
+    return {n.partition("/")[2]: t for n, t in draft.start.snapshot.tensors.items() if n.startswith(kinds)}
 
 def start_lines(draft: Draft) -> list[str]:
     "Return the lines that bring the learner to the beginning of the run."

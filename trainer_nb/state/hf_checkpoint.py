@@ -270,11 +270,6 @@ def merge_callback_states(
     return merged
 
 # %% ../../nbs/07_state/05_hf_checkpoint.ipynb #c784c495
-def state_fields(run: RunState, there: TrainerState, state: TrainerState, mine: dict) -> dict:
-    "Return the fields that follow from `trainer_state.json`, with the present state and callbacks of the learner."
-    callbacks = merge_callback_states(run, there.stateful_callbacks, mine["callbacks"])
-    return position_fields(run, there) | {"state": state, "run": History().run_id, "callbacks": callbacks}
-
 def read_trainer_checkpoint(
     learner: TrainerBase,  # a prepared learner
     folder: Path,
@@ -295,17 +290,15 @@ def read_trainer_checkpoint(
             run, mine["optimizer"], files["optimizer"], files["scheduler"]
         )
         schedule, of_rates = convert_scheduler_state(run, mine["lr_scheduler"], schedule)
-        values = mine | state_fields(run, there, state, mine)
+        values = mine | position_fields(run, there)
     except ValueError as error:
         raise ValueError(f"{folder} cannot be resumed here: {str(error).rstrip('.')}.") from None
-    said += (
-        describe_missing_user_state(mine["user"])
-        + describe_group_differences(mine["optimizer"]["groups"], optimizer["groups"])
-        + of_rates
-        + describe_scaler_difference(run, files["scaler"])
-        + describe_args_differences(run, folder)
-    )
+    said += describe_group_differences(mine["optimizer"]["groups"], optimizer["groups"]) + of_rates
+    said += describe_args_differences(run, folder)
     values |= {
+        "state": state,
+        "run": History().run_id,
+        "callbacks": merge_callback_states(run, there.stateful_callbacks, mine["callbacks"]),
         "shapes": {},
         "optimizer": optimizer,
         "lr_scheduler": schedule,
@@ -314,19 +307,8 @@ def read_trainer_checkpoint(
     }
     return Snapshot(tensors | kept, values)
 
-def describe_missing_user_state(
-    user: dict,  # the learner's own, from a snapshot
-) -> list[str]:
-    """Return a warning that names the attributes of a learner subclass and of
-    callbacks, which the Trainer's files do not hold."""
-    others = "model loss loss_func compute_loss_func batch_sampler train_dataset data_collator learner optimizer".split()
-    names = [f"{h}.{k}" for h, saved in user["holders"].items() if h.partition(".")[0] not in others for k in saved["items"]]
-    if not names: return []
-    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-    return [f"the Trainer's files have no attributes of user code: {', '.join(names[:10])}{more} keep their values"]
-
 # settings that change the numbers of a run and are in no other file
-_COMPARED_ARGS = ("seed", "data_seed", "max_grad_norm", "label_smoothing_factor", "neftune_noise_alpha", "bf16",
+_COMPARED_ARGS = ("seed", "data_seed", "max_grad_norm", "label_smoothing_factor", "neftune_noise_alpha", "bf16", "fp16",
                   "train_sampling_strategy", "dataloader_drop_last", "average_tokens_across_devices")
 
 def describe_args_differences(run: RunState, folder: Path) -> list[str]:
@@ -346,11 +328,3 @@ def scales_loss(run: RunState) -> bool:
     "Return whether the run scales its loss: with torch's scaler, or with that of DeepSpeed's engine."
     engine = run.device.engine
     return run.device.scaler is not None or (engine is not None and engine.scaler_state() is not None)
-
-def describe_scaler_difference(run: RunState, file) -> list[str]:
-    "Return a warning if only one of the two runs scales its gradients."
-    if file is not None and not scales_loss(run):
-        return ["the Trainer trained in fp16, with a scaler, and here nothing is scaled"]
-    if file is None and scales_loss(run):
-        return ["there is no scaler.pt: the scale of the gradients starts from its default"]
-    return []

@@ -31,34 +31,23 @@ def trainer_param_groups(
     )
 
 # %% ../../nbs/07_state/04_hf_optimizer.ipynb #3056e756
-def _per_group_keys(schedule, n) -> list:
-    "Return the lists with an entry for each of n groups, including those of nested schedules."
-    inside = (s for s in schedule.get("_schedulers") or () if isinstance(s, dict))
-    return [schedule[k] for k in group_lists(schedule, n)] + [
-        values for s in inside for values in _per_group_keys(s, n)
-    ]
-
-def _with_groups(schedule, n, numbers) -> dict:
-    "Return a schedule's state with the entries of the selected groups, out of n."
-    new = schedule | {k: [schedule[k][i] for i in numbers] for k in group_lists(schedule, n)}
-    inside = schedule.get("_schedulers")
-    return new if not inside else new | {"_schedulers": [_with_groups(s, n, numbers) for s in inside]}
-
 def regroup(
     groups,  # dicts with names as 'params'
     schedule,
     wanted,  # lists of names
 ) -> tuple[list, dict] | None:
-    "Return the groups and the schedule's state, arranged for other groups; None if one comes from groups that differ."
-    lists = _per_group_keys(schedule, len(groups))
+    """Return the groups and the schedule's state, arranged for other groups; None if one comes from groups that differ, or a
+    schedule of several schedules would have to be arranged."""
+    lists = {k: schedule[k] for k in group_lists(schedule, len(groups))}
     numbers = []
-    def settings(i): return {k: v for k, v in groups[i].items() if k != "params"}, [values[i] for values in lists]
+    def settings(i): return {k: v for k, v in groups[i].items() if k != "params"}, [values[i] for values in lists.values()]
     for names in map(set, wanted):
         mine = [i for i, g in enumerate(groups) if not names.isdisjoint(g["params"])] or [0]
         if any(settings(i) != settings(mine[0]) for i in mine): return None
         numbers.append(mine[0])
+    if numbers != [*range(len(groups))] and schedule.get("_schedulers"): return None
     arranged = [{**groups[i], "params": names} for i, names in zip(numbers, wanted)]
-    return arranged, _with_groups(schedule, len(groups), numbers)
+    return arranged, schedule | {k: [values[i] for i in numbers] for k, values in lists.items()}
 
 # %% ../../nbs/07_state/04_hf_optimizer.ipynb #025ce493
 def to_torch_state_dict(
@@ -208,8 +197,11 @@ def convert_optimizer_state(
         mine | {k: v for k, v in g.items() if k not in OPTIMIZER_FLAGS} for mine, g in zip(template["groups"], groups)
     ]
     check_optimizer_entries(run, groups, state)
-    (tensors, others), host = split_optimizer_state(state), cpu_state_names(run.device.device, groups, state)
-    return tensors, template | {"groups": groups, "plain": others, "on_cpu": host, "apart": {}}, schedule
+    flat = {f"{n}/{k}": v for n, held in state.items() for k, v in held.items()}
+    tensors = {f"optimizer/{n}": v for n, v in flat.items() if isinstance(v, torch.Tensor)}
+    plain = {n: v for n, v in flat.items() if not isinstance(v, torch.Tensor)}
+    host = cpu_state_names(run.device.device, groups, state)
+    return tensors, template | {"groups": groups, "plain": plain, "on_cpu": host, "apart": {}}, schedule
 
 def cpu_state_names(device, groups, state) -> list:
     "Return the state that torch leaves on the CPU: step counts, unless the update reads them on the device."
@@ -220,13 +212,6 @@ def cpu_state_names(device, groups, state) -> list:
         if device.type != "cpu" and n not in counted and isinstance(held.get("step"), torch.Tensor)
     ]
 
-def split_optimizer_state(
-    state,  # dicts by parameter name
-) -> tuple[dict, dict]:
-    "Split an optimizer's state into tensors and plain values, by their names in a snapshot."
-    flat = {f"{n}/{k}": v for n, held in state.items() for k, v in held.items()}
-    tensors = {f"optimizer/{n}": v for n, v in flat.items() if isinstance(v, torch.Tensor)}
-    return tensors, {n: v for n, v in flat.items() if not isinstance(v, torch.Tensor)}
 
 # %% ../../nbs/07_state/04_hf_optimizer.ipynb #f9ae19e2
 # options of torch's optimizers and of others like them, which no step changes; the rate belongs to the schedule

@@ -15,11 +15,12 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from ..args.validation import JSON_FILE, args_to_json
-from ..args.fields import HubStrategy
+from ..args.fields import HubStrategy, settings_table
 from ..args.training_args import TrainingArguments
 from ..core.errors import Interrupted, warn
 from ..core.interrupts import InterruptGuard
@@ -40,17 +41,6 @@ def hub_client() -> Any:
     from huggingface_hub import HfApi
     return HfApi(library_name="trainer_nb")
 
-_REMEDIES = {  # status: what it means and what to type
-    401: "the access token is missing, wrong or expired; `hf auth login` stores a new one, or give hub_token=",
-    403: "the access token has no permission for this; create one that has it at settings/tokens of the Hub, and give"
-         " hub_token= or call `hf auth login`",
-    404: "the repository does not exist, or the access token has no access to it; check the name, learn.init_hf_repo()"
-         " creates a repository, and `hf auth login` stores another token",
-    500: "the Hub failed; try again later",
-    413: "the files are too large for one request; `pip install hf_xet` uploads them in parts",
-    429: "these are too many requests for the Hub; save less often, or push with hub_strategy='end'",
-}
-
 def describe_failure(error: BaseException, repo_id: str) -> str:
     "Return the cause of a failed request, and what to type."
     from huggingface_hub import constants
@@ -61,7 +51,7 @@ def describe_failure(error: BaseException, repo_id: str) -> str:
     if type(error).__name__ == "RevisionNotFoundError":
         return f"{repo_id} has no such branch; huggingface_hub.create_branch({repo_id!r}, branch=...) creates one"
     if status is not None:
-        known = _REMEDIES.get(min(status, 500))
+        known = settings_table("hub_remedies").get(str(min(status, 500)))
         return f"{status} for {repo_id}: {known or first_line(getattr(error, 'server_message', None) or error)}"
     is_network = type(error).__module__.startswith(("httpx", "httpcore"))
     if is_network or isinstance(error, (ConnectionError, TimeoutError)):
@@ -73,28 +63,26 @@ def first_line(text: object) -> str:
     return next((line.strip() for line in str(text).splitlines() if line.strip()), "no reason given").rstrip(".")
 
 # %% ../../nbs/07_state/20_hub.ipynb #4dead508
+@dataclass(eq=False)
 class Push:
     "Hold the files of one commit, in a folder that no other process removes."
-    def __init__(
-        self,
-        output_dir: str | Path,
-        run_id: str,
-        name: str,  # for sentences: "checkpoint-20"
-        message: str = "",
-        place: str = "",  # folder in the repository; "" for its top
-        repo_id: str | None = None,
-        revision: str | None = None,  # a branch
-        token: str | None = None,
-        is_awaited: bool = False,  # a caller waits for the result, and raises the error itself
-    ) -> None:
-        self.name, self.message, self.place, self.is_awaited = name, message, place, is_awaited
-        self.repo_id, self.revision, self.token = repo_id, revision, token
-        self.future: Any = None  # of the commit, once it is submitted
-        folder = Path(output_dir).absolute() / "_push"
+    output_dir: str | Path
+    run_id: str
+    name: str                     # for sentences: "checkpoint-20"
+    message: str = ""
+    place: str = ""               # folder in the repository; "" for its top
+    repo_id: str | None = None
+    revision: str | None = None   # a branch
+    token: str | None = field(default=None, repr=False)
+    is_awaited: bool = False      # a caller waits for the result, and raises the error itself
+    future: Any = None            # of the commit, once it is submitted
+
+    def __post_init__(self) -> None:
+        folder = Path(self.output_dir).absolute() / "_push"
         # those of killed processes; without locks none is known to be one, also not of this run
         clean_leftovers(folder, "")
         self.lock = ExitStack()
-        self.folder = self.lock.enter_context(temporary_folder(folder / "files", run_id))
+        self.folder = self.lock.enter_context(temporary_folder(folder / "files", self.run_id))
 
     def close(self) -> None:
         "Remove the folder."
@@ -114,9 +102,7 @@ _RUN_FILES = (
 _NOT_PUSHED = ("_*", "checkpoint-*", "retired-*", "*.tmp-*", ".git", ".cache")
 
 
-def is_checkpoint_name(name: str) -> bool:
-    "Return whether a folder in a repository is a checkpoint."
-    return name == "last-checkpoint" or CHECKPOINT_PATTERN.fullmatch(name) is not None
+
 
 def add_files(
     source: Path,
@@ -483,13 +469,9 @@ def save_and_push(
     folder = learner._save_model(output_dir)
     try:
         learner.push_to_hub(commit_message="Model save", revision=learner.args.hub_revision)
-    except PushFailed as error:
-        warn_quietly(str(error))
     except Exception as error:
-        warn_quietly(
-            f"The model is saved, and was not pushed to the Hub ({type(error).__name__}: {first_line(error)});"
-            " learn.push_to_hub() pushes it."
-        )
+        cause = f"The model is saved, and was not pushed to the Hub ({type(error).__name__}: {first_line(error)})"
+        warn_quietly(str(error) if isinstance(error, PushFailed) else f"{cause}; learn.push_to_hub() pushes it.")
     return folder
 
 def add_model_tags(model: Any, about: dict[str, Any]) -> dict[str, Any]:
@@ -574,7 +556,8 @@ def download_checkpoint(
     logs = "runs/*.jsonl"
     try:
         files = client.list_repo_files(repo_id, revision=revision, token=token)
-        names = sorted({name.split("/")[0] for name in files if "/" in name and is_checkpoint_name(name.split("/")[0])})
+        folders = {name.split("/")[0] for name in files if "/" in name}
+        names = sorted(name for name in folders if name == "last-checkpoint" or CHECKPOINT_PATTERN.fullmatch(name))
         if folder is None and names:
             # as in a folder, by the small files
             there = download(*(f"{name}/{file}" for name in names for file in (MANIFEST_NAME, "trainer_state.json")), logs)

@@ -35,22 +35,6 @@ from .async_save import get_saver
 from .resume import replaced_past
 
 # %% ../../nbs/07_state/11_restore.ipynb #edb8ead1
-def check_stream_position(learner: TrainerBase, snapshot: Snapshot):
-    "Raise ValueError for a position in a stream that other workers have read."
-    run = learner.run_state
-    then = snapshot.values["args"]
-    changes = any(
-        then[name] != getattr(run.args, name) for name in ("dataloader_num_workers", "per_device_train_batch_size")
-    )
-    follows = (
-        run.loader.loader is not learner.train_dataset
-        and getattr(run.loader.loader, "num_workers", None) == run.args.dataloader_num_workers
-    )
-    if not (changes and follows):
-        # otherwise the loader is made with the snapshot's settings
-        run.loader.source.check(snapshot.values["bookmark"])
-
-
 def restore_run(
     learner: TrainerBase,
     snapshot: Snapshot,  # a Snapshot, or a name in learner.snapshots
@@ -63,7 +47,7 @@ def restore_run(
     prepare(learner)
     run = learner.run_state
     check_snapshot(run, snapshot)
-    check_stream_position(learner, snapshot)
+
     check_data_length(run, snapshot)
     schedule = run.lr_scheduler, run.made.schedule_steps
     with replaced_past(run):
@@ -78,6 +62,9 @@ def restore_run(
                 create_optimizer_and_schedule(learner, steps)
             restore_here(learner, snapshot)
             redistribute_data(learner, snapshot)
+            # other workers may have read a stream
+            if run.loader is not None:
+                run.loader.source.check(run.bookmark)
         except BaseException:
             run.lr_scheduler, run.made.schedule_steps = schedule
             raise

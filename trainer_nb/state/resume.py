@@ -192,14 +192,11 @@ def load_history(
     if "beside" not in checkpoint_info(snapshot):
         # a checkpoint of the Trainer, which keeps no history
         return History(run_id=run_id)
-    # it may contain more than the copy in the folder
-    goes_on = None if output_dir is None else log_path(output_dir, run_id)
-    if checkpoint_info(snapshot).get("beside"):
-        paths = [log_path(folder.parent, run_id)]
-    # The log is shorter than the copy if the run was saved before its first step, which opens the log.
-    else:
-        paths = [*([goes_on] if goes_on and goes_on.is_file() else []), folder / "history.jsonl"]
-    for path in paths:
+    # A log may contain more than the copy in the folder, or less: that of a run that was saved before its first step,
+    # which opens the log.
+    logs = [log_path(shelf, run_id) for shelf in (output_dir, folder.parent) if shelf is not None]
+    problem: Exception | str = "there is no such file"
+    for path in filter(Path.is_file, (*logs, folder / "history.jsonl")):
         try:
             history = read_history(path)
             if history.run_id != run_id or any(n < then for n, then in zip(history.place(), place)):
@@ -209,7 +206,7 @@ def load_history(
             return history
         except (OSError, ValueError) as error:
             problem = error
-    warn(f"The history of the run up to step {snapshot.step} is not at {path} ({problem}), so it begins here.")
+    warn(f"The history of the run up to step {snapshot.step} is not at {logs[-1]} ({problem}), so it begins here.")
     return History(run_id=run_id)
 
 # %% ../../nbs/07_state/10_resume.ipynb #71ab48da
@@ -299,8 +296,9 @@ def describe_frozen(
     changed = sorted(before ^ now)
     if not changed: return []
     kind = "trained" if changed[0] in now else "frozen"
-    return [f"{changed[0]!r} and {len(changed) - 1} more are {kind} from here on, as in that run, and not as in the model of"
-            " this learner; learn.unfreeze() trains all layers, and learn.freeze(...) leaves layers out"]
+    are = f"and {len(changed) - 1} more are" if len(changed) > 1 else "is"
+    return [f"{changed[0]!r} {are} {kind} from here on, as in that run, and not as in the model of this learner;"
+            " learn.unfreeze() trains all layers, and learn.freeze(...) leaves layers out"]
 
 # %% ../../nbs/07_state/10_resume.ipynb #510aac2c
 def restart_epoch_data(run: RunState, snapshot: Snapshot) -> list[str]:

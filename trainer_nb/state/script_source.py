@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 
 # %% ../../nbs/07_state/16_script_source.ipynb #0358fd58
 from ..args.training_args import TrainingArguments
@@ -151,9 +150,7 @@ def find_construction(learner: TrainerBase, statements: Sequence[Statement]) -> 
     raise InvalidOperation("export_script() writes the cells of this session, and none of them makes this learner and binds it"
                            " to a variable. Make it in a cell or at the top level of the script, as in learn = Learner(...).")
 
-def calls_verb(s: Statement) -> bool:
-    "Check whether a verb was called in a statement, other than one for callbacks, whose object no journal has."
-    return any(s.contains(key[:3]) and not verb.endswith("_callback") for key, (verb, _, _) in VERB_CALLS.items())
+
 
 def is_journaled(
     s: Statement,
@@ -171,6 +168,8 @@ def select_statements(
     own: set[str],
 ) -> list[Statement]:
     "Return the statements that a script repeats. Raise InvalidOperation if it cannot make the learner's parts."
+    # no journal has the object that a verb for callbacks was given
+    verbs = [key[:3] for key, (verb, _, _) in VERB_CALLS.items() if not verb.endswith("_callback")]
     # names that the script does not bind
     missing = {"display", "get_ipython"}
     kept: list[Statement] = []
@@ -182,7 +181,7 @@ def select_statements(
             raise InvalidOperation(f"export_script() cannot repeat what made `{lost[0]}`, because it comes from a method of a"
                                    " learner or from IPython; write it to a file, and read it in a cell.")
         if s is made or s.defines or not (
-            is_replaced or s.reads & missing or s.only_shows or calls_verb(s) or (is_after and is_journaled(s, own))
+            is_replaced or s.reads & missing or s.only_shows or any(map(s.contains, verbs)) or (is_after and is_journaled(s, own))
         ):
             missing -= s.binds
             kept.append(s)
@@ -216,9 +215,6 @@ class RunStart:
     settings: dict | None = None  # by name; None: those that the learner was made with
     since: float = 0.0            # time after which acts count
 
-    def weights(self) -> dict[str, torch.Tensor]:
-        'Return the first weights and buffers by name; names of the loss begin with "(loss).".'
-        return {n.split("/", 1)[1]: t for n, t in self.snapshot.tensors.items() if n.startswith(("weights/", "buffers/"))}
 
 def find_run_start(learner: TrainerBase) -> RunStart:
     "Return where a run began; raise InvalidOperation if its first weights are no longer known."
@@ -306,11 +302,12 @@ def drop_returns(actions: Sequence[Action]) -> list[Action]:
     return arranged
 
 def find_doubts(learner: TrainerBase, actions: list[Action]) -> list[str]:
-    """Return sentences about the acts that no cell repeats, and the replays of callbacks. Raise InvalidOperation for a change
-    by hand that was undone, or was made within a step."""
+    """Return sentences about the acts that no cell repeats, and the replays of callbacks. Raise InvalidOperation for a
+    change by hand that was undone, or was made within a step."""
     ids = ancestor_run_ids(learner.history)
     # as those of statements: half before the event that follows the call of a verb
-    orders = [*(count - 0.5 for key, (_, _, count) in VERB_CALLS.items() if key[3] in ids), len(learner.history.events) - 0.5]
+    counts = [count for key, (_, _, count) in VERB_CALLS.items() if key[3] in ids]
+    orders = [count - 0.5 for count in (*counts, len(learner.history.events))]
     changed = {a.order for a in actions if a.statement is not None and a.is_change}
     doubts = []
     for a, e in [(a, a.event) for a in actions if a.event is not None and a.event["kind"] in _RETURNS + _OBJECT_ACTS]:
@@ -321,12 +318,13 @@ def find_doubts(learner: TrainerBase, actions: list[Action]) -> list[str]:
                               " callback change settings instead.")
             continue
         if by_hand and ("gradients" in data["changed"] or (e["abandoned"] and "weights" in data["changed"])):
-            raise InvalidOperation(f"export_script() cannot repeat a change of {', '.join(data['changed'])} by hand (after step"
-                                   f" {a.step}) that is part of a debug step or was undone later; make it in a callback.")
+            raise InvalidOperation(f"export_script() cannot repeat a change of {', '.join(data['changed'])} by hand (after"
+                                   f" step {a.step}) that is part of a debug step or was undone later; make it in a callback.")
         if e["abandoned"] or (data.get("by") and not by_hand): continue
         # the cells before the verb that noticed the change, or those in which the act was made
-        near = {max((o for o in orders if o < a.order), default=-1), *([] if by_hand else [min(o for o in orders if o > a.order)])}
+        near = {max((o for o in orders if o < a.order), default=-1)}
+        if not by_hand: near.add(min(o for o in orders if o > a.order))
         if not near & changed:
-            doubts.append(f"After step {a.step} there was {describe_act(kind, data)}, and the script does not do it, since no cell"
-                          " of its own has; put it into one, or use learn.set(...), learn.freeze(...) or a callback.")
+            doubts.append(f"After step {a.step} there was {describe_act(kind, data)}, and the script does not do it, since"
+                          " no cell of its own has; put it into one, or use learn.set(...), learn.freeze(...) or a callback.")
     return doubts

@@ -33,21 +33,11 @@ def group_lr_ratios(optimizer: torch.optim.Optimizer) -> list[float]:
         )
     return [r / base[0] for r in base]
 
-def set_rate(optimizer: torch.optim.Optimizer, ratios: list[float], rate: float):
-    "Set the learning rate of the next update."
-    for group, ratio in zip(optimizer.param_groups, ratios):
-        group["lr"] = match_lr_type(group["lr"], rate * ratio)
+
 
 # %% ../../nbs/09_tune/01_lr_trials.ipynb #721b7f7e
-# number of losses that are transferred together from a device
+# number of losses that are fetched together from a device
 FETCH_EVERY = 10
-
-def fetch_losses(
-    losses: list,  # tensors, or numbers
-) -> list[float]:
-    "Transfer losses to the host as numbers, at once."
-    if not all(isinstance(loss, torch.Tensor) for loss in losses): return [float(loss) for loss in losses]
-    return torch.stack([loss.reshape(()) for loss in losses]).tolist()
 
 # %% ../../nbs/09_tune/01_lr_trials.ipynb #5d1e02a7
 def compressed_schedule(
@@ -104,14 +94,15 @@ def train_with_rates(
     losses: list[float] = []
     waiting: list = []   # losses that are still on the device
     for i, rate in enumerate(rates):
-        set_rate(run.optimizer, ratios, float(rate))
+        for group, ratio in zip(run.optimizer.param_groups, ratios):
+            group["lr"] = match_lr_type(group["lr"], float(rate) * ratio)
         # at the end of the data, another epoch begins
         while (done := take_step(learner)) is None:
             begin_next_epoch(learner)
         waiting.append(done.loss)
         tick()
         if len(waiting) < every and i + 1 < len(rates): continue
-        for loss in fetch_losses(waiting):
+        for loss in map(float, waiting):
             losses.append(loss)
             if detector.add(loss): return losses, True
         waiting = []
