@@ -29,7 +29,7 @@ from .engine.overrides import TrainerBase
 from .engine.prepare import prepare, prepare_model
 from .engine.run_state import RunState, Task, announce_save_dir, record_act
 from .engine.session import apply_change, check_between_steps, check_can_train
-from .engine.session import call_between_verbs, check_can_train_or_corrupted
+from .engine.session import check_can_train_or_corrupted
 from .engine.session import check_can_use_weights, check_not_in_step, check_run_weights, guarded
 from .engine.session import manual_changes_recorded, raise_if_interrupted, record_callback_changes
 from .engine.signatures import check_callable
@@ -450,7 +450,8 @@ class LaunchMixin(TrainerBase):
             raise TypeError(f"run_on_all() takes a function of the learner, not {function!r}.")
         check_callable("f in run_on_all(f)", function, "f(learn), with the learner of each process", self)
         remote = self.run_state.parts.remote_run
-        return [call_between_verbs(self, function)] if remote is None else remote.run_on_all(self, function)
+        # what the function changes here, the next verb finds
+        return [function(self)] if remote is None else remote.run_on_all(self, function)
 
     @property
     def processes(self):
@@ -1069,7 +1070,7 @@ class Learner(
         if run is None or run.verb.owner is not None or run.copies.edits is None: return
         # no edit of a cell: an override of a verb may count its calls
         if sys._getframe(1).f_locals.get("self") is self:
-            run.copies.edits.accept([f"{type(self).__name__}.{name}"], self)
+            run.copies.edits.attributes.accept([f"{type(self).__name__}.{name}"], self)
 
     def __delattr__(self, name: str):
         "Delete an attribute; where it has replaced a method, that of the class is used again."

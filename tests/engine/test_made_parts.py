@@ -45,7 +45,7 @@ def test_a_new_run_has_a_new_schedule(cls, capfd):
     first = rates(learn)
     learn.train()
     assert rates(learn) == first and all(first)
-    assert ", a new schedule" in capfd.readouterr().out
+    assert f"{'the optimizer of create_optimizer_and_scheduler()' if cls is OwnBoth else ''}, a new schedule" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize("cls", OWN)
@@ -56,13 +56,6 @@ def test_a_new_run_of_another_length_has_a_schedule_of_that_length(cls):
     learn.train()
     want.train()
     assert rates(learn) == rates(want)
-
-
-def test_a_new_run_calls_create_optimizer_again(capfd):
-    learn = hard_learner(cls=OwnBoth)
-    learn.train()
-    learn.train()
-    assert "the optimizer of create_optimizer_and_scheduler(), a new schedule" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize("late", [{"learning_rate": 0.5}, {"max_steps": 20}, {"weight_decay": 0.1, "num_train_epochs": 5}, {"per_device_train_batch_size": 2}],
@@ -139,12 +132,6 @@ def test_groups_added_before_a_change_of_the_length_have_a_schedule():
 def sgd(model): return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 
-def assigned(**given):
-    learn = hard_learner(**given)
-    learn.optimizer = sgd(learn.model)
-    return learn
-
-
 def given():
     model = hard_model()
     return hard_learner(model=model, optimizers=(sgd(model), None))
@@ -173,7 +160,8 @@ def test_reset_keeps_a_schedule_that_was_assigned():
 
 
 def test_an_optimizer_that_was_assigned_is_named_where_it_cannot_be_copied():
-    learn = assigned()
+    learn = hard_learner()
+    learn.optimizer = sgd(learn.model)
     learn.step(2)
     with pytest.raises(Exception, match="cannot copy an optimizer or a schedule that was given"): learn.branch()
 
@@ -217,19 +205,12 @@ PREPARES = {"new": lambda learn: None, "lr_find": lambda learn: learn.lr_find(nu
 @pytest.mark.parametrize("before", PREPARES)
 @pytest.mark.parametrize("name", ["optimizers", "optimizer_cls_and_kwargs", "model_init"])
 def test_a_source_that_is_assigned_before_the_first_step_counts(name, before):
-    "As one that was given, also where a verb has made the parts."
-    learn = hard_learner(model=None, model_init=hard_model) if name == "model_init" else hard_learner()
+    "As one that was given, also where a verb has made the parts; model_init replaces the model, as train() of the Trainer does."
+    learn = hard_learner(model=None, model_init=hard_model) if name == "model_init" and before != "new" else hard_learner()
     PREPARES[before](learn)
     setattr(learn, name, sources(learn.model)[name][0])
     value, others = sources(hard_model())[name]
     assert unequal(finish(learn), finish(hard_learner(**{name: value}, **others))) == []
-
-
-def test_model_init_that_is_assigned_replaces_the_model():
-    "As train() of the Trainer does."
-    learn = hard_learner()
-    learn.model_init = half_model
-    assert unequal(finish(learn), finish(hard_learner(model=None, model_init=half_model))) == []
 
 
 @pytest.mark.parametrize("name", ["optimizers", "optimizer_cls_and_kwargs"])

@@ -22,7 +22,6 @@ from ..core.errors import of_package, short_repr, warn
 from ..core.tree import of_library
 from ..data.loader import DividedLoader, ResumableLoader
 from ..data.sampling import EpochSampler, LengthGroupedSampler, RankShard, sample_lengths
-from ..data.sources import MapSource
 from .signatures import positional_args
 
 if TYPE_CHECKING:
@@ -306,13 +305,6 @@ def have_changed(attributes: list[tuple[object, dict[str, object]]]) -> bool:
         now = getattr(one, "__dict__", {})
         if now.keys() != before.keys() or any(now[name] is not value for name, value in before.items()): return True
     return False
-
-def copied_attributes(learner: TrainerBase) -> list[tuple[object, dict[str, object]]]:
-    "Return the attributes of the training data and its collator that the loader reads in copies, if it does."
-    loader = learner.run_state.loader
-    if loader is None or not isinstance(loader.source, MapSource): return []
-    if not loader.loader.num_workers and loader.loader.dataset is learner.train_dataset: return []
-    return attributes_of(learner.train_dataset, learner.data_collator)
 
 # %% ../../nbs/06_engine/07_dataloaders.ipynb #7bbf5bea
 @dataclass

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import marshal
 import operator
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from itertools import chain
 from types import SimpleNamespace
 from typing import Any
@@ -18,11 +18,13 @@ import torch
 # %% ../../nbs/06_engine/14_edits.ipynb #3243a125
 from ..core.errors import of_package
 from ..core.nodes import ATOMS
+from ..core.seeding import FUNCTIONS
 from ..data.collate import is_identical
-from .run_state import RunState, run_modules
+from .run_state import RunState
 from ..core.tree import MAPPINGS, SEQUENCES, is_resource, of_library
 from .overrides import TrainerBase
-from .state_holders import FEW_NODES, HOOK_TABLES, LEARNER, Holder, editable_holders
+from .state_holders import FEW_NODES, HOOK_TABLES, LEARNER, Holder
+from .state_holders import copied_holders, editable_holders, named_modules, owner_of
 
 # %% ../../nbs/06_engine/14_edits.ipynb #96c14ff8
 # levels of containers and objects in an attribute
@@ -57,54 +59,64 @@ def stamp(value: Any, level: int = 0) -> Any:
     return id(value)
 
 # %% ../../nbs/06_engine/14_edits.ipynb #b57d954d
-class AttributeStamps:
-    "Hold the stamps of the attributes of an object, as the last verb has left them."
-    def __init__(self, holder: Holder, attributes: dict[str, Any], num_calls: int | None = None):
-        self.name = holder.name
-        self.owner = holder.owner
-        self.skip = holder.skip
-        self.attributes = attributes
-        self.take(num_calls)
+# an object whose attributes count, and the dictionary that holds them
+HeldAttributes = tuple[Holder, dict[str, Any]]
 
-    def take(self, num_calls: int | None = None) -> None:
-        "Take the present values for those that the last verb has left."
-        self.size = len(self.attributes)
-        # of a callback, events that have called it: a checkpoint, for example, calls it after the verb
-        self.num_calls = num_calls
-        self.stamps = {k: stamp(v) for k, v in self.attributes.items() if k not in self.skip}
-        # these are compared as one text: a user may have hundreds
-        self.flat = [k for k in self.stamps if is_flat(self.attributes[k])]
-        self.text = marshal.dumps([*map(self.attributes.__getitem__, self.flat)], 2)
-        self.others = [k for k in self.stamps if not is_flat(self.attributes[k])]
+def held_attributes(holders: Iterable[Holder]) -> list[HeldAttributes]:
+    "Return the attributes of objects; those of a module, and its buffers."
+    tables = [(h, table) for h in holders for table in (vars(h.owner), vars(h.owner).get("_buffers"))]
+    return [(h, table) for h, table in tables if table is vars(h.owner) or table]
 
-    def take_names(self, names: Collection[str]) -> None:
-        "Take the present values of these attributes, which are known."
-        for key in {*self.stamps, *self.attributes} - self.skip:
-            if f"{self.name}.{key}" not in names: continue
-            self.stamps.pop(key, None)
-            if key in self.attributes:
-                self.stamps[key] = stamp(self.attributes[key])
-        # each is compared, until all are taken
-        self.size = -1
+class Attributes:
+    "Compare the attributes of objects with those at an earlier moment."
+    def __init__(self, tables: list[HeldAttributes]):
+        self.tables = tables
+        self.sort()
+
+    def sort(self) -> None:
+        "Divide the attributes into flat ones and others, and take their present values."
+        slots = [(table, k) for h, table in self.tables for k in [*table] if k not in h.skip]
+        self.flat = [(table, k) for table, k in slots if is_flat(table[k])]
+        self.others = [(table, k) for table, k in slots if not is_flat(table[k])]
+        # stamps of those that were accepted since, by the id of a dictionary and the key
+        self.accepted: dict[tuple[int, str], Any] = {}
+        self.then = self.read()
+        # a list that grows is compared by its length at some time
+        self.most = 2 * len(self.then[1]) + 4096
+
+    def read(self) -> tuple[list[int], bytes, list[Any]]:
+        "Return the sizes of the dictionaries, the text of flat values, and the stamps of all others."
+        try:
+            text = marshal.dumps([table[k] for table, k in self.flat], 2)
+            return [len(table) for _, table in self.tables], text, [stamp(table[k]) for table, k in self.others]
+        except (KeyError, ValueError):
+            # one was removed, or is not flat any more
+            return [], b"", []
 
     def is_same(self) -> bool:
         "Return whether it is certain that no attribute has another value."
-        if len(self.attributes) != self.size: return False
-        if not self.stamps: return True
-        try:
-            if marshal.dumps([*map(self.attributes.__getitem__, self.flat)], 2) != self.text: return False
-            return [self.stamps[key] for key in self.others] == [stamp(self.attributes[key]) for key in self.others]
-        except (KeyError, ValueError):
-            # one was removed, or is not flat any more
-            return False
+        return self.read() == self.then
 
-    def changed(self) -> list[str]:
-        "Return the names of the attributes that have other values, were added or removed."
-        now = {k: stamp(v) for k, v in self.attributes.items() if k not in self.skip}
-        return [
-            f"{self.name}.{key}" for key in {**self.stamps, **now}
-            if not is_identical(self.stamps.get(key), now.get(key))
-        ]
+    def take(self) -> None:
+        "Take the present values."
+        sizes, text, _ = now = self.read()
+        if sizes != self.then[0] or len(text) > self.most or self.accepted: return self.sort()
+        self.then = now
+
+    def accept(self, names: Collection[str], owner: object = None) -> None:
+        "Take the present values of these attributes, of one object or of any: they are recorded, or no edits."
+        for holder, table in self.tables:
+            if owner is not None and holder.owner is not owner: continue
+            keys = [key for path, _, key in (name.rpartition(".") for name in names) if path == holder.name]
+            self.accepted |= {(id(table), key): stamp(table.get(key)) for key in keys}
+
+    def changed(self) -> list[tuple[Holder, str]]:
+        "Return the attributes that have other values, were added or removed, each with its holder."
+        values = *map(stamp, marshal.loads(self.then[1])), *self.then[2]
+        then = {(id(table), k): value for (table, k), value in zip((*self.flat, *self.others), values)} | self.accepted
+        now = {(id(table), k): stamp(v) for h, table in self.tables for k, v in table.items() if k not in h.skip}
+        holders = {id(table): holder for holder, table in self.tables}
+        return [(holders[t], k) for t, k in {**then, **now} if not is_identical(then.get((t, k)), now.get((t, k)))]
 
 # %% ../../nbs/06_engine/14_edits.ipynb #319733be
 _DATA = ("_train_dataset", "data_collator", "loss_func", "compute_loss_func")
@@ -121,35 +133,48 @@ def is_of_user(owner: object, name: str) -> bool:
     "Return whether an attribute of an object is one of the user's: not of every learner."
     return not isinstance(owner, TrainerBase) or name not in LEARNER and not of_package(find_attribute(type(owner), name)[0])
 
-def _classes(run: RunState) -> dict[str, type]: return {name: type(m) for name, m in run_modules(run).named_modules()}
-
-def _group_settings(group: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in group.items() if isinstance(v, int | float | str | tuple)}
+# rows of the diff that the journal has by their names
+_JOURNALED = ("weights", "requires_grad", "param_groups")
 
 class Edits:
     "Find what cells have changed in a run since the last verb."
-    def __init__(self) -> None: self.forget()
+    def __init__(
+        self,
+        is_compared: bool = False,  # search attributes also in one of several processes, which compare what they find
+    ):
+        self.is_compared = is_compared
+        self.forget()
 
     def forget(self) -> None:
         "Forget what the last verb has left: nothing counts as changed until `keep` is called."
-        # whether attributes are searched although the run has several processes, which compare what was found
-        self.is_compared = False
         # whether the run is as a verb that trains has left it, apart from settings
         self.is_prepared = False
-        # ids of the parts in which `stamped` was searched, the modules in them, and sizes and ids of what these hold
-        self.parts: list[int] = []
-        self.modules: list[torch.nn.Module] = []
-        self.tables: list[dict] = []
-        self.inside: tuple[list[int], list[int]] = [], []
-        # the classes of these modules, by name
-        self.classes: dict[str, type] = {}
-        # the modes of these modules at the end of the last verb that trains
-        self.modes: list[bool] = []
-        self.stamped: list[AttributeStamps] = []
-        self.weights: list[int] | None = None
-        self.flags: list[bool] = []
-        # of the optimizer, with the number of its parameters; None: unknown, because the run itself has changed them
-        self.groups: list[tuple[dict[str, Any], int]] | None = None
+        # what the last verb has left, by row
+        self.then: dict[str, Any] = {}
+        self.attributes = Attributes([])
+        # of the run, by name, and what they hold
+        self.modules: dict[str, torch.nn.Module] = {}
+        self.tables: list[dict[str, Any]] = []
+        # by id of a callback, the events that have called it: a checkpoint, for example, calls it after the verb
+        self.num_calls: dict[int, int] = {}
+
+    def read(self, run: RunState) -> dict[str, Any]:
+        "Return what shows a change, by row; attributes have rows of their own."
+        modules = self.modules.values()
+        learner = run.learner() if run.learner is not None else None
+        given = [] if learner is None else map(vars(learner).get, _DATA)
+        patches = None if run.device is None else run.device.patches.patches
+        groups, settings = run.optimizer.param_groups, (int, float, str, tuple)
+        made = run.model, run.loss_module, run.wrapped_model, run.loader, run.optimizer, run.lr_scheduler
+        return {
+            "weights": [*map(_VERSION, run.params)],
+            "requires_grad": [*map(_REQUIRES_GRAD, run.params)],
+            "param_groups": [[len(g["params"]), *((k, v) for k, v in g.items() if isinstance(v, settings))] for g in groups],
+            "tables": [*map(len, self.tables), *map(id, chain.from_iterable(map(dict.values, self.tables)))],
+            "forward": [m.get("forward") for m in map(vars, modules)],
+            "modes": [*map(_TRAINING, modules)],
+            "parts": [*map(id, (*made, patches, *given, *run.callbacks.callbacks))],
+        }
 
     def keep(
         self,
@@ -159,94 +184,77 @@ class Edits:
         "Keep the present state as what the last verb has left; nothing before there is an optimizer."
         if run.optimizer is None: return self.forget()
         self.is_prepared = is_prepared
-        self.weights = [*map(_VERSION, run.params)]
-        self.flags = [*map(_REQUIRES_GRAD, run.params)]
-        self.groups = [(dict(g), len(g["params"])) for g in run.optimizer.param_groups]
-        if self.parts != self._parts(run):
+        now = self.read(run)
+        if self.then.get("parts") != now["parts"]:
             self.is_prepared = False
             self._search(run)
-        modes = [*map(_TRAINING, self.modules)]
-        if is_prepared and self.modes != modes:
-            self.modes = modes
+            now = self.read(run)
+        self.attributes.take()
+        if not is_prepared:
+            # a verb that trains undoes the eval() of a cell
+            now["modes"] = self.then.get("modes")
+        elif now["modes"] != self.then.get("modes"):
             run.modes.see(run.model)
-        self.take_called(run)
-        for one in self.stamped:
-            if one.is_same(): continue
-            one.take(one.num_calls)
-            # it may hold another data set now
-            if one.name.startswith("train_dataset"): self.parts = []
-
-    def _parts(self, run: RunState) -> list[int]:
-        "Return the ids of the objects in which attributes are searched, but for the learner and parts of data sets."
-        learner = run.learner() if run.learner is not None else None
-        data = [] if learner is None else map(vars(learner).get, _DATA)
-        patches = None if run.device is None else run.device.patches.patches
-        held = run.model, run.loss_module, run.loader, patches, *data, *run.callbacks.callbacks
-        return [self.is_compared, *map(id, held)]
-
-    def _inside(self) -> tuple[list[int], list[int]]:
-        "Return the sizes of the tables of modules, parameters, buffers and hooks, and ids of what they hold."
-        return [*map(len, self.tables)], [*map(id, chain.from_iterable(map(dict.values, filter(None, self.tables))))]
+        self.then = now
+        self.num_calls = dict(run.callbacks.num_calls)
 
     def _search(self, run: RunState) -> None:
-        "Search the objects whose attributes count; in one of several processes none: their journals have to be alike."
-        self.parts = self._parts(run)
-        self.modules, self.modes = [*run_modules(run).modules()], []
-        # buffers have stamps, unless there are none yet
-        names = ("_parameters", "_modules", "_buffers", *HOOK_TABLES)
-        tables = [(name, vars(m).get(name)) for m in self.modules for name in names]
-        self.tables = [t for name, t in tables if t is not None and not (t and name == "_buffers")]
-        self.inside = self._inside()
-        self.classes = _classes(run)
-        self.stamped = []
-        if run.device is not None and not run.device.world.is_single_process and not self.is_compared: return
-        counts = run.callbacks.num_calls
-        for holder in editable_holders(run):
-            attributes = vars(holder.owner)
-            self.stamped.append(AttributeStamps(holder, attributes, counts.get(id(holder.owner))))
-            if attributes.get("_buffers"): self.stamped.append(AttributeStamps(holder, attributes["_buffers"]))
+        "Search the objects whose attributes count; in one of several processes few: their journals have to be alike."
+        self.then = {}
+        self.modules = dict(named_modules(run))
+        # buffers are attributes, unless there are none yet
+        self.tables = [table for m in self.modules.values() for table in (m._parameters, m._modules, m._buffers or {})]
+        held = held_attributes(copied_holders(run))
+        if self.is_compared or run.device is None or run.device.world.is_single_process:
+            held = held_attributes(editable_holders(run))
+            holders = [Holder(f"hooks of {path}", m, "hooks") for path, m in self.modules.items()]
+            held += [(h, vars(h.owner)[table]) for h in holders for table in HOOK_TABLES]
+        self.attributes = Attributes(held)
 
     def take_called(self, run: RunState) -> None:
         "Take the present attributes of callbacks that an event has called since for those that the last verb has left."
         counts = run.callbacks.num_calls
-        for one in self.stamped:
-            if one.num_calls != counts.get(id(one.owner)): one.take(counts.get(id(one.owner)))
-
-    def accept(self, names: Collection[str], owner: object = None) -> None:
-        "Keep the present values of these attributes, of one object or of any: they are recorded, or no edits."
-        for one in self.stamped:
-            if owner is None or one.owner is owner: one.take_names(names)
+        if counts == self.num_calls: return
+        for holder, table in self.attributes.tables:
+            if counts.get(id(holder.owner)) != self.num_calls.get(id(holder.owner)):
+                self.attributes.accept([f"{holder.name}.{key}" for key in table], holder.owner)
+        self.num_calls = dict(counts)
 
     def find(self, run: RunState) -> list[str]:
         "Return the names of what was changed since the last verb or call; nothing in a run without an optimizer."
-        if self.weights is None or run.optimizer is None:
+        if "weights" not in self.then or run.optimizer is None:
             self.keep(run)
             return []
-        changed = []
-        if self.weights != [*map(_VERSION, run.params)]: changed.append("weights")
-        if self.flags != [*map(_REQUIRES_GRAD, run.params)]: changed.append("requires_grad")
-        if self._has_other_groups(run.optimizer.param_groups): changed.append("param_groups")
         self.take_called(run)
-        edited = [one for one in self.stamped if not one.is_same()]
-        if edited:
-            here = {holder.name: holder.owner for holder in editable_holders(run)}
-            present = [one for one in edited if here.get(one.name) is one.owner]
-            changed += [n for one in present for n in one.changed() if is_of_user(one.owner, n.rpartition(".")[2])]
-        if self.inside != self._inside():
-            self.parts = []
-            here = _classes(run)
-            if any(here.get(name, cls) is not cls for name, cls in self.classes.items()): changed.append("modules")
-        if self.parts != self._parts(run) or self.modes != [*map(_TRAINING, self.modules)]: self.is_prepared = False
+        now = self.read(run)
+        different = {row for row, value in now.items() if row in self.then and value != self.then[row]}
+        changed = [row for row in _JOURNALED if row in different]
+        if not self.attributes.is_same(): changed += self._edited(run)
+        if "forward" in different:
+            rows = zip(self.modules, self.then["forward"], now["forward"])
+            changed += [f"forward of {path}" for path, before, after in rows if before is not after]
+        if "tables" in different:
+            here = dict(named_modules(run))
+            others = [path for path, m in self.modules.items() if type(here.get(path, m)) is not type(m)]
+            changed += ["modules"] if others else []
+        if not different.issubset(_JOURNALED): self.is_prepared = False
+        if "tables" in different or any(name.startswith("train_dataset") for name in changed):
+            # what is there now has attributes as well
+            self.then["parts"] = None
         if changed: self.keep(run)
         return changed
 
-    def _has_other_groups(self, now: list[dict[str, Any]]) -> bool:
-        if self.groups is None or len(now) != len(self.groups): return self.groups is not None
-        for (before, size), group in zip(self.groups, now):
-            if size != len(group["params"]): return True
-            if len(group) == len(before) and all(map(operator.is_, group.values(), before.values())): continue
-            if _group_settings(group) != _group_settings(before): return True
-        return False
+    def _edited(self, run: RunState) -> list[str]:
+        "Return the names of the attributes that were changed, without those of parts that the run no longer has."
+        here = {holder.name: holder.owner for holder in editable_holders(run)}
+        def counts(h: Holder, key: Any) -> bool:
+            if h.kinds != "hooks": return here.get(h.name) is h.owner and is_of_user(h.owner, key)
+            # transformers registers hooks where a model is called
+            owners = [owner_of(hook) for table in HOOK_TABLES for k, hook in vars(h.owner)[table].items() if k == key]
+            return not owners or not of_library(owners[0] if isinstance(owners[0], FUNCTIONS) else type(owners[0]))
+        # the attributes of a library's data set are its own
+        def name(h: Holder, key: Any) -> str: return h.name if h.kinds in ("generators", "hooks") else f"{h.name}.{key}"
+        return [*dict.fromkeys(name(h, key) for h, key in self.attributes.changed() if counts(h, key))]
 
 def edits_of(run: RunState) -> Edits:
     "Return the edits of a run."

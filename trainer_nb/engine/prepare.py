@@ -27,7 +27,7 @@ from ..device.collectives import world_size
 from ..device.sharding import is_strategy_tensor, local_nbytes
 from ..device.weight_storage import check_placement, is_read_only, keep_training_layout
 from .counters import warn_once
-from .dataloaders import check_eval_data, copied_attributes, have_changed, is_overridden
+from .dataloaders import check_eval_data, is_overridden
 from .edits import edits_of
 from .generate import align_special_tokens
 from .given_parts import drop_loader, forget_columns, forget_samplers
@@ -190,10 +190,6 @@ def discard_outdated_loader(learner: TrainerBase):
         drop_loader(run)
         run.bookmark = None
         return record_act(run, "train_dataset")
-    if have_changed(run.data.data_attributes):
-        # a transform was set, for example: it applies to the batches that follow
-        drop_loader(run)
-        return run.history.note("by hand", run.state.global_step, changed=["train_dataset"])
     # loader and run have one record of the generators' seeds
     used = run.loader.seeds.recorded
     if run.generator_seeds is used or not (used or run.generator_seeds): return
@@ -230,7 +226,6 @@ def prepare_data(learner: TrainerBase):
     seeds.recorded.update(world.broadcast_object(seeds.recorded))
     run.generator_seeds = seeds.recorded or None
     run.data.collator = vars(learner).get("data_collator")
-    run.data.data_attributes = copied_attributes(learner)
     if is_overridden(learner, "set_initial_training_values"):
         run.made.length_override = learner.set_initial_training_values
     try:
@@ -577,11 +572,9 @@ def is_prepared(learner: TrainerBase) -> bool:
     "Return whether nothing that a step needs was replaced since a verb has trained."
     run = learner.run_state
     if not run.state.global_step or not edits_of(run).is_prepared: return False
-    if run.wrapped_model is None or run.loader is None or run.optimizer is None or run.lr_scheduler is None: return False
     # the special tokens of a tokenizer, and an engine, are compared each time
     if learner.processing_class is not None or run.device.strategy.takes_optimizer: return False
-    if run.loader.has_other_length() or have_changed(run.data.data_attributes): return False
-    if run.device.is_outdated(run.model) or run.made.parameter_watch.have_other_kinds(): return False
+    if run.loader.has_other_length() or run.device.is_outdated(run.model) or run.made.parameter_watch.have_other_kinds(): return False
     return learner._model_facts is None or own_forward(run.model) is run.made.inspected_forward
 
 def prepare_training(learner: TrainerBase):
@@ -667,4 +660,4 @@ def recompute_run_length(run: RunState):
             state.max_steps - schedule_start(run)
         )
         # this change of the groups is not a manual one
-        if run.copies.edits is not None: run.copies.edits.groups = None
+        if run.copies.edits is not None: run.copies.edits.then.pop("param_groups", None)

@@ -20,6 +20,7 @@ from ..device.sharding import is_strategy_tensor, local_nbytes, to_local
 from ..device.weight_storage import is_read_only
 from ..core.put import MISSING
 from ..core.nodes import ATOMS, has_own_memory, has_same_bytes, write_tensor
+from .edits import stamp
 from .run_state import RunState
 from .snapshot_fields import has_max_norm
 from .state_holders import Holder, fetch_holders, optimizer_holders, step_holders
@@ -173,11 +174,6 @@ def _frozen_slots(model: torch.nn.Module) -> _Slots:
 
 def _is_trained(slot: _Slot) -> bool: return getattr(slot[0].get(slot[1]), "requires_grad", False)
 
-def _stamp(slot: _Slot) -> tuple[int, int] | None:
-    "Return what shows that the tensor of a slot was written or replaced."
-    t = slot[0].get(slot[1])
-    return None if t is None else (id(t), 0 if t.is_inference() else t._version)
-
 def _is_same(slot: _Slot, copy: torch.Tensor) -> bool:
     t = slot[0][slot[1]]
     # to compare weights on a GPU would take long
@@ -243,7 +239,7 @@ class AdaptiveBackup(BufferBackup):
         self.unchanged: _Slots = {}
         # slots that this step is observed to change or not, and their stamps before it
         self.watched: _Slots = {}
-        self.stamps: list[tuple[int, int] | None] = []
+        self.stamps: list[Any] = []
         # slots of the buffers that change in any process
         self.common_buffers: list[tuple[dict[str, Any], str]] | None = None
 
@@ -263,7 +259,7 @@ class AdaptiveBackup(BufferBackup):
             self.modules = [(m._modules, dict(m._modules)) for m in self.model.modules()]
         observes = not self.observed or self.user_state is None or self.user_state.observing
         self.watched = (self.unchanged if self.observed else self.slots) if observes else {}
-        self.stamps = [*map(_stamp, self.watched.values())]
+        self.stamps = [stamp(held.get(name)) for held, name in self.watched.values()]
         if self.user_state is not None:
             self.user_state.keep()
         if self.full is not None:
@@ -289,7 +285,8 @@ class AdaptiveBackup(BufferBackup):
 
     def compare(self):
         "Compare the slots that rarely change after an observed step; those that it has changed are copied from now on."
-        written = {key: slot for (key, slot), then in zip(self.watched.items(), self.stamps) if _stamp(slot) != then}
+        watched = zip(self.watched.items(), self.stamps)
+        written = {key: slot for (key, slot), then in watched if stamp(slot[0].get(slot[1])) != then}
         if self.observed:
             changed = {key: slot for key, slot in written.items() if not _is_trained(slot)}
             return self._join(changed)

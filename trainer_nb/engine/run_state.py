@@ -210,8 +210,6 @@ class DataParts:
     former_samplers: dict[str, Any] = field(default_factory=dict)   # of the discarded loader
     # the generators that have given generator_seeds, as seeding.GeneratorSeeds keeps them
     seed_givers: dict[str, tuple[object, int | None]] = field(default_factory=dict)
-    # of the training data, as the last verb has left them, where the loader reads copies of it
-    data_attributes: list[tuple[object, dict[str, object]]] = field(default_factory=list)
     # undivided values of the settings that are divided among processes
     global_settings: dict[str, Any] = field(default_factory=dict)
 
@@ -245,6 +243,8 @@ class Reports:
     reported: set[str] = field(default_factory=set)   # names that a warning has reported
     # attributes that could not be restored, with the reason
     lost: dict[str, str] = field(default_factory=dict)
+    # hooks and methods that were changed after a state that was restored
+    kept_code: list[str] = field(default_factory=list)
     # attributes of which a restore has replaced other first values
     overwritten: dict[str, str] = field(default_factory=dict)
     # digests of the attributes with which the run began, by name

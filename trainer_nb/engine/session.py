@@ -26,13 +26,14 @@ from ..core.seeding import generator_states, set_generator_states
 from ..device.strategy import require_several_processes
 from ..optim.schedules import replaced_rates
 from .counters import warn_once
-from .dataloaders import copied_attributes
 from .edits import edits_of
+from .given_parts import drop_loader
 from .overrides import TrainerBase
 from .prepare import is_prepared, prepare_training
 from .run_state import RunState, Task, announce_save_dir, as_callback, hide_token, own_run_name
 from .run_state import record_act
 from .snapshot import await_copies
+from .state_holders import copied_holders
 from .tasks import run_tasks_now
 
 # %% ../../nbs/06_engine/22_session.ipynb #439f6e9f
@@ -148,8 +149,6 @@ def training_session(
                 require_several_processes(run.args, run.device.world.size, verb)
                 enter_training(run)
             run.callbacks.forget_events()
-            # the run itself may change them
-            run.data.data_attributes = []
             raise_if_interrupted(learner)
         except BaseException as error:
             raise_failure(learner, error)
@@ -166,7 +165,6 @@ def training_session(
             run.verb.phase = "idle"
             # with the model as the cells see it
             edits_of(run).keep(run, is_prepared=True)
-            run.data.data_attributes = copied_attributes(learner)
             if rows: fetch_rows(run)
         raise_if_interrupted(learner)
 
@@ -268,19 +266,15 @@ def record_manual_changes(run: RunState) -> bool:
         note_manual_changes(run, changed)
     return bool(changed)
 
-def call_between_verbs(learner: TrainerBase, function: Callable[[TrainerBase], Any]) -> Any:
-    "Call a function of the user, and record what it changes between two verbs."
-    run = learner.run_state
-    if run.verb.owner is not None or run.verb.phase != "idle": return function(learner)
-    record_manual_changes(run)
-    value = function(learner)
-    record_manual_changes(run)
-    return value
-
 def note_manual_changes(run: RunState, changed: list[str]) -> None:
     """Add edits that were found to the history; warn, once, about a learning rate that was assigned in the optimizer, and
     that the schedule replaces after a step."""
     run.history.note("by hand", run.state.global_step, changed=changed)
+    # with other samples, it is discarded later, with a warning
+    is_edited = any(name.startswith(("train_dataset", "data_collator")) for name in changed)
+    if is_edited and copied_holders(run) and not run.loader.has_other_length():
+        # a transform was set, for example: it applies to the batches that follow
+        drop_loader(run)
     rates = replaced_rates(run.lr_scheduler, run.optimizer) if "param_groups" in changed else []
     if not rates: return
     # one number would change the other groups in proportion

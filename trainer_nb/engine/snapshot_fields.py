@@ -26,7 +26,7 @@ from ..core.nodes import Live, has_own_memory
 from .run_state import RunState, Task, schedule_args
 from .state_holders import code_holders, optimizer_holders
 from .training_modes import restore_modes
-from .user_state import capture_user_state, note_overwritten, restore_user_state, unpack_state
+from .user_state import capture_user_state, note_kept_code, note_overwritten, restore_user_state, unpack_state
 from ..optim.optimizers import PLAIN_TENSORS, flatten_state_value, needs_flattening, unflatten_state_value
 from ..optim.schedules import load_scheduler_state, replace_schedule, scheduler_state, select_groups, stretch_schedule
 
@@ -328,7 +328,7 @@ def _restore_model(run: RunState, snapshot: Snapshot):
         path, key = _module_of(n)
         run.model.get_submodule(path)._modules[key] = m
         # this is no edit
-        if run.copies.edits is not None: run.copies.edits.parts = []
+        if run.copies.edits is not None: run.copies.edits.then["parts"] = None
     walk = ModuleWalk(run)
     there = _model_tensors(snapshot)
     here = dict(walk.named())
@@ -631,6 +631,8 @@ def _restore_user_state(run: RunState, snapshot: Snapshot) -> None:
     if not packed: return
     state = unpack_state(packed, snapshot.tensors)
     own = is_own(run, snapshot)
+    if own and snapshot.values["run"] == run.history.run_id:
+        note_kept_code(run, snapshot.values["place"])
     if not own:
         note_overwritten(run, state, state.first if run.reports.sent_digests is None else run.reports.sent_digests)
         run.reports.first_digests = dict(state.first)

@@ -65,9 +65,8 @@ class MethodHolder(Holder):
     def attributes(self) -> dict: return self.get()
     def complete(self, attributes: dict) -> None: self.put(attributes)
 
-def is_generator(v) -> bool: return isinstance(v, GENERATOR_TYPES)
-
 SCALAR_TYPES = (bool, int, float, str, type(None))
+_STATE_TYPES = (torch.Tensor, *GENERATOR_TYPES)
 
 def is_plain_data(value: object) -> bool:
     "Return whether a value is a number, a string or None, or a list, tuple, dictionary or set of plain data."
@@ -76,11 +75,9 @@ def is_plain_data(value: object) -> bool:
     if isinstance(value, dict): return kind is dict and all(map(is_plain_data, (*value, *value.values())))
     return kind in (list, tuple, set, frozenset) and all(map(is_plain_data, cast(Iterable, value)))
 
-def _has_state(v: object) -> bool: return isinstance(v, torch.Tensor) or is_generator(v)
-
 def _is_value(v: object) -> bool:
     is_configuration = hasattr(v, "__dict__") and "configuration" in type(v).__module__ and not is_resource(v)
-    return is_plain_data(v) or _has_state(v) or is_configuration
+    return is_plain_data(v) or isinstance(v, _STATE_TYPES) or is_configuration
 
 def _holds_values(v: object) -> bool:
     "Return whether a value is a number, a string, a tensor or a generator, or a container of such values."
@@ -88,7 +85,7 @@ def _holds_values(v: object) -> bool:
     if kind in (*SEQUENCES.values(), *MAPPINGS.values()):
         inner = (*v, *v.values()) if isinstance(v, dict) else tuple(cast(Iterable, v))
         return all(map(_holds_values, inner))
-    return kind in SCALAR_TYPES or _has_state(v)
+    return kind in SCALAR_TYPES or isinstance(v, _STATE_TYPES)
 
 COPIED_KINDS: dict[str, Callable[[Any], bool]] = {
     "all": lambda v: True,                                          # of objects of user code
@@ -96,11 +93,11 @@ COPIED_KINDS: dict[str, Callable[[Any], bool]] = {
     "data": lambda v: True,                                         # of data sets and collators, if they are small
     "library": _is_value,                                           # of modules of installed packages
     "settings": is_plain_data,                                      # of torch's own modules
-    "numbers": lambda v: type(v) in (int, float) or _has_state(v),  # of optimizers of installed packages
+    "numbers": lambda v: type(v) in (int, float) or isinstance(v, _STATE_TYPES),  # of optimizers of installed packages
     "sampler": lambda v: True,                                      # of samplers of user code, if they are not data
-    "tensors": _has_state,                                          # of samplers of installed packages
-    "scalars": lambda v: type(v) in SCALAR_TYPES or is_generator(v),
-    "generators": is_generator,
+    "tensors": lambda v: isinstance(v, _STATE_TYPES),               # of samplers of installed packages
+    "scalars": lambda v: type(v) in SCALAR_TYPES or isinstance(v, GENERATOR_TYPES),
+    "generators": lambda v: isinstance(v, GENERATOR_TYPES),
 }
 # kinds of objects of libraries, which may add attributes that are not state
 LIBRARY_KINDS = ("library", "settings", "numbers", "tensors")
@@ -118,8 +115,8 @@ LEARNER = frozenset("""_train_dataset eval_dataset processing_class _learns_itse
 COMPILED = frozenset(("_compile_context", "_compiled_call_impl", "_is_torch_compile"))
 MODULE = WRAPPER_ATTRIBUTES | COMPILED | {*vars(torch.nn.Module()), "_is_full_backward_hook", "_version", "forward"}
 # further attributes of modules of libraries: where a model was loaded from, and which warnings, hooks and functions it has
-LIBRARY_MODULE = MODULE | {"name_or_path", "warnings_issued", "model_tags", "_is_hf_initialized"}
-LIBRARY_MODULE |= {"_output_capturing_hooks_installed", "_similarity_fn_name"}
+LIBRARY_MODULE = MODULE | frozenset("""name_or_path warnings_issued model_tags _is_hf_initialized
+    _output_capturing_hooks_installed _similarity_fn_name""".split())
 
 def declared(owner: object, name: str, default: Any) -> Any:
     "Return an attribute that an object or its class may define, without a call of `__getattr__`, which a learner has for hints."
@@ -171,7 +168,7 @@ def module_holder(
     skip = MODULE | not_state(module) | put_there | wrapper_attributes(module)
     return Holder(name, module, kinds, skip)
 
-def _named_modules(run: RunState) -> list[tuple[str, torch.nn.Module]]:
+def named_modules(run: RunState) -> list[tuple[str, torch.nn.Module]]:
     "Return the modules of a run, with the names of their holders."
     roots = [(part, root) for part, root in (("model", run.model), ("loss", run.loss_module)) if root is not None]
     return [(f"{part}.{path}" if path else part, m) for part, root in roots for path, m in root.named_modules()]
@@ -187,7 +184,7 @@ def _of_modules(run: RunState, modules: list[tuple[str, torch.nn.Module]]) -> It
         if holder is not None: yield holder
 
 # %% ../../nbs/06_engine/10_state_holders.ipynb #5d0f3a62
-def _owner_of(function: object) -> object:
+def owner_of(function: object) -> object:
     "Return the object of a bound method or of a partial function; any other function itself."
     while isinstance(function, (functools.partial, types.MethodType)):
         function = function.func if isinstance(function, functools.partial) else function.__self__
@@ -207,7 +204,7 @@ def _of_hooks(learner: TrainerBase | None, modules: list[tuple[str, torch.nn.Mod
         for table in HOOK_TABLES:
             if not attributes.get(table): continue
             for i, hook in enumerate(attributes[table].values()):
-                owner = _owner_of(hook)
+                owner = owner_of(hook)
                 is_known = id(owner) in held or is_part(owner, learner) or isinstance(owner, torch.nn.Module)
                 if is_known or not hasattr(owner, "__dict__") or of_library(type(owner)): continue
                 held.add(id(owner))
@@ -254,7 +251,7 @@ def _of_functions(learner: TrainerBase | None) -> Iterator[Holder]:
     losses = ("loss_func", "compute_loss_func")
     yield Holder("learner", learner, only=frozenset(name for name in losses if isinstance(vars(learner).get(name), FUNCTIONS)))
     for name in ("train_dataset", "data_collator", *losses):
-        owner = _owner_of(getattr(learner, name))
+        owner = owner_of(getattr(learner, name))
         if is_part(owner, learner): continue
         for holder in _of_data(name, owner):
             is_loss = holder.kinds == "data" and name.endswith("loss_func")
@@ -268,23 +265,29 @@ def sampler_holders(samplers: dict[str, Any]) -> list[Holder]:
     ]
     return [h for h in found if h.kinds == "sampler" or h.items()]
 
+def data_holders(run: RunState) -> list[Holder]:
+    "Return the data and the collator as holders, if samples are fetched in any order."
+    learner = run.learner() if run.learner is not None else None
+    if learner is None or not isinstance(getattr(run.loader, "source", None), MapSource): return []
+    return [h for name in ("train_dataset", "data_collator") for h in _of_data(name, getattr(learner, name))]
+
 def fetch_holders(run: RunState) -> list[Holder]:
     "Return the data and the collator as holders, if samples are fetched in this process, in any order."
-    learner = run.learner() if run.learner is not None else None
-    if (
-        learner is None
-        or not isinstance(getattr(run.loader, "source", None), MapSource)
-        or run.loader.loader.num_workers
-    ):
-        return []
-    found = [h for name in ("train_dataset", "data_collator") for h in _of_data(name, getattr(learner, name))]
+    found = data_holders(run)
+    if found and run.loader.loader.num_workers: return []
     return [replace(h, kinds="scalars") if h.kinds == "data" else h for h in found]
+
+def copied_holders(run: RunState) -> list[Holder]:
+    "Return the data and the collator as holders, if the loader reads copies of them, which other attributes do not reach."
+    found = data_holders(run)
+    if not found or not run.loader.loader.num_workers and run.loader.loader.dataset is run.learner().train_dataset: return []
+    return found
 
 def code_holders(run: RunState) -> list[Holder]:
     """Return the learner, its callbacks, the modules and the data as holders,
     where their classes may keep state in attributes."""
     learner = run.learner() if run.learner is not None else None
-    modules = _named_modules(run)
+    modules = named_modules(run)
     return [
         *_of_learner(learner),
         *_of_callbacks(run.callbacks.callbacks),
@@ -297,7 +300,7 @@ def code_holders(run: RunState) -> list[Holder]:
 
 def _of_methods(run: RunState) -> Iterator[Holder]:
     "Yield holders for the extra state of modules, and for the state that callbacks return."
-    for name, m in _named_modules(run):
+    for name, m in named_modules(run):
         if type(m).get_extra_state is torch.nn.Module.get_extra_state: continue
         def put(state: dict, m: torch.nn.Module = m) -> None: m.set_extra_state(state["extra_state"])
         yield MethodHolder(f"{name}.get_extra_state()", m, get=lambda m=m: {"extra_state": m.get_extra_state()}, put=put)
@@ -319,7 +322,7 @@ def evaluation_holders(run: RunState) -> list[Holder]:
     evaluation, except that the learner's generators are restored."""
     learner = run.learner() if run.learner is not None else None
     metrics = {id(metric) for metric in (getattr(learner, "metrics", None) or {}).values()}
-    modules = _named_modules(run)
+    modules = named_modules(run)
     # a forward pass does not change the settings of torch's modules
     own = [(name, m) for name, m in modules if kinds_of_module(type(m)) != "settings"]
     found = (
@@ -333,8 +336,9 @@ def evaluation_holders(run: RunState) -> list[Holder]:
 
 def editable_holders(run: RunState) -> list[Holder]:
     "Return the holders whose attributes are compared between two verbs."
-    # of the data sets of libraries, the loader notices changes; the losses of a learner are replaced as parts
-    return [holder for holder in code_holders(run) if holder.kinds != "generators" and holder.only is None]
+    # data sets of libraries keep caches of their own; the losses of a learner are replaced as parts
+    found = [holder for holder in code_holders(run) if holder.kinds != "generators" and holder.only is None]
+    return found + [holder for holder in copied_holders(run) if holder.kinds == "generators"]
 
 def user_state_holders(run: RunState) -> list[Holder]:
     "Return all holders of a run; search again at each call, since an attribute may be added at any time."

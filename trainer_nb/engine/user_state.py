@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from ..core.errors import join_names, warn
+from ..core.history import Place
 from ..core.put import MISSING, Put, class_finder
 from ..core.nodes import ATOMS, ArrayNode, Content, GeneratorNode, LeafNode, Ref, StatefulNode, TensorNode, Tree, Unsupported
 from ..core.seeding import FUNCTIONS, GENERATOR_TYPES
@@ -236,9 +237,9 @@ def restore_user_state(
                 problems[name] = str(error)
             except Exception as error:
                 problems[name] = f"could not be restored ({type(error).__name__}: {error})"
-        if only is None and is_same and holder.kinds not in LIBRARY_KINDS:
-            for key in [k for k in holder.items() if k not in saved["names"]]:
-                del attributes[key]
+        if is_same and (only is not None or holder.kinds not in LIBRARY_KINDS):
+            new = {f"{holder.name}.{key}": key for key in (attributes if only else holder.items()) if key not in saved["names"]}
+            for key in [key for name, key in new.items() if only is None or name in only]: del attributes[key]
         holder.complete(attributes)
     problems = dict.fromkeys(_inexact(run, state, put_names, find), "could not be restored exactly") | problems
     silent = tuple(f"{holder.name}." for holder in holders if holder.saves_itself)
@@ -338,17 +339,21 @@ def restore_evaluated(run: RunState) -> None:
         changed = {*differing(before, after)} - {*differing(after, _evaluation_state(run, same))}
         # a file that was opened, for example, stays
         changed -= {n for n, content in after.contents().items() if content.words[:1] == [LeafNode.__name__]}
-        for holder in evaluation_holders(run):
-            saved = before.holders.get(holder.name)
-            if saved is None: continue
-            for key in [*vars(holder.owner)]:
-                if f"{holder.name}.{key}" in changed and key not in saved["names"]: del vars(holder.owner)[key]
         restore_user_state(run, before, changed, evaluation_holders)
-        if run.copies.edits is not None: run.copies.edits.accept(changed)
+        if run.copies.edits is not None: run.copies.edits.attributes.accept(changed)
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #c22b76df
 # names of attributes in a message
 MOST_NAMES = 10
+
+def note_kept_code(
+    run: RunState,
+    place: Place,  # in the history of this run, of the state that was restored
+) -> None:
+    "Note the hooks, and the assigned forward methods, that cells have changed since a state: no snapshot has them."
+    events = run.history.events[place.events:]
+    changed = [name for e in events if e["kind"] == "by hand" for name in e["data"]["changed"]]
+    run.reports.kept_code += [name for name in changed if name.startswith(("hooks of ", "forward of "))]
 
 def report_lost(run: RunState, verb: str) -> None:
     "Warn about the attributes that were not restored with the run, or were overwritten, each once."
@@ -357,6 +362,10 @@ def report_lost(run: RunState, verb: str) -> None:
     if names:
         warn(f"{verb} restores attributes from the run, although this learner began with other values (set them again if"
              f" those are meant): {join_names(names, MOST_NAMES)}.")
+    code, run.reports.kept_code = run.reports.new(run.reports.kept_code), []
+    if code:
+        warn(f"{verb} does not go back in code: {join_names(code, MOST_NAMES)} changed after that state, and stays. Call"
+             " remove() of a hook's handle, or assign the former method.")
     lost = {n: run.reports.lost[n] for n in run.reports.new(run.reports.lost)}
     run.reports.lost = {}
     if not lost: return

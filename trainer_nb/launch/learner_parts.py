@@ -28,7 +28,7 @@ from ..engine.assignment import watch_assignments
 from ..engine.prepare import prepare
 from ..engine.run_state import FirstState, GivenSettings, HigherParts, RunState
 from ..engine.dataloaders import attributes_of, have_changed, own_eval_sets
-from ..engine.edits import AttributeStamps, edits_of
+from ..engine.edits import Attributes, edits_of, held_attributes
 from ..engine.snapshot import restore_fields
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.state_holders import Holder, editable_holders, of_library
@@ -150,7 +150,7 @@ def has_open_launch(history: History) -> bool:
 class AttributeWatch:
     "Find assignments to attributes of objects of which other processes have copies."
     def __init__(self):
-        self.stamped: list[AttributeStamps] = []
+        self.attributes = Attributes([])
         self.data: list[tuple[object, dict[str, object]]] = []
         self.requires_grad: list[tuple[torch.nn.Parameter, bool]] = []
 
@@ -159,23 +159,19 @@ class AttributeWatch:
         run = learner.run_state
         # an assignment to the learner is checked when it is made
         holders = [holder for holder in editable_holders(run) if holder.owner is not learner]
-        self.stamped = [AttributeStamps(h, vars(h.owner)) for h in holders]
-        for holder in holders:
-            if (buffers := vars(holder.owner).get("_buffers")) and not holder.name.startswith("model"):
-                self.stamped.append(AttributeStamps(holder, buffers))
+        held = [(h, table) for h, table in held_attributes(holders) if table is vars(h.owner) or not h.name.startswith("model")]
         owners = [learner, *(holder.owner for holder in holders)]
-        for cls in dict.fromkeys(cls for owner in owners for cls in type(owner).__mro__ if not of_library(cls)):
-            self.stamped.append(AttributeStamps(Holder(cls.__name__, cls), vars(cls)))
+        classes = dict.fromkeys(cls for owner in owners for cls in type(owner).__mro__ if not of_library(cls))
+        self.attributes = Attributes([*held, *((Holder(cls.__name__, cls), vars(cls)) for cls in classes)])
         self.data = attributes_of(learner.train_dataset, learner.data_collator, *own_eval_sets(learner))
         self.requires_grad = [] if run.model is None else [(p, p.requires_grad) for p in run.model.parameters()]
 
     def changed(self) -> list[str]:
         "Return the names of the attributes that were assigned since."
-        found = [(one, name) for one in self.stamped if not one.is_same() for name in one.changed()]
+        found = [] if self.attributes.is_same() else self.attributes.changed()
         # Python itself adds such names to classes, when one is pickled for example; the user assigns methods
-        def is_given(one: AttributeStamps, key: str) -> bool:
-            return not key.startswith("__") or callable(one.attributes.get(key))
-        names = [name for one, name in found if is_given(one, name.rpartition(".")[2])]
+        def is_given(owner: object, key: str) -> bool: return not key.startswith("__") or callable(vars(owner).get(key))
+        names = [f"{holder.name}.{key}" for holder, key in found if is_given(holder.owner, key)]
         num_changed = sum(p.requires_grad != before for p, before in self.requires_grad)
         names += [f"requires_grad of {num_changed} parameters"] if num_changed else []
         return names or (["an attribute of the data"] if have_changed(self.data) else [])

@@ -33,7 +33,7 @@ from ..engine.loop import StepLimit, run_until
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare, weight_checksums
 from ..engine.run_state import RunState, record_act, run_modules
-from ..engine.edits import edits_of
+from ..engine.edits import Edits, edits_of
 from ..engine.session import mark_paused, note_manual_changes
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.state_holders import SCALAR_TYPES
@@ -335,16 +335,16 @@ def call_function(replica: Replica, function: Callable[[TrainerBase], Any]) -> F
     "Call a function of the user with the learner, and return what it has returned and changed."
     run = replica.learner.run_state
     checksums = weight_checksums(run)
-    edits = edits_of(run)
-    edits.is_compared = True
-    edits.keep(run)
+    # also for the verbs that the function calls
+    run.copies.edits = Edits(is_compared=True)
+    edits_of(run).keep(run)
     try:
         with layers_kept(run.model):
             value = run_function(replica, function)
-        changed = edits.find(run)
+        changed = edits_of(run).find(run)
     finally:
-        edits.is_compared = False
-        edits.keep(run)
+        run.copies.edits = None
+        edits_of(run).keep(run)
     return FunctionResult(value, changed, shared_facts(replica), (checksums, weight_checksums(run)))
 
 def record_changes(

@@ -29,10 +29,10 @@ from ..data.sources import sampler_parts, sampler_state
 from ..device.weight_storage import packed_objects
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import FirstState, GivenSettings, HigherParts, Reports, RunState
-from ..core.seeding import FUNCTIONS, parts_of
+from ..core.seeding import FUNCTIONS, GENERATOR_TYPES, parts_of
 from ..core.tree import OPTIMIZER, has_state_dict, is_resource, is_tensor_with_methods, of_library
 from ..core.nodes import ATOMS
-from ..engine.state_holders import LEARNER, defining_package, is_generator, not_state
+from ..engine.state_holders import LEARNER, defining_package, not_state
 from ..optim.schedules import schedule_parts
 from .restore import Snapshots
 from .rewind_buffer import RewindBuffer
@@ -157,7 +157,7 @@ def is_small(
     "Return whether a value is small and can be copied; resources in it are shared."
     for count, part in enumerate(walk(value, memo, lambda part: held_objects(part, MAX_ITEMS + 1))):
         if count > MAX_ITEMS: return False
-        if id(part) in memo or is_generator(part) or is_resource(part) and not isinstance(part, torch.nn.Module): continue
+        if id(part) in memo or isinstance(part, GENERATOR_TYPES) or is_resource(part) and not isinstance(part, torch.nn.Module): continue
         if isinstance(part, (torch.Tensor, np.ndarray)):
             if not arrays or part.nbytes > 8 * MAX_ITEMS: return False
         elif not hasattr(part, "__dict__") and not isinstance(part, _VALUES): return False

@@ -22,6 +22,7 @@ from ..engine.run_state import RunState
 from ..engine.edits import edits_of
 from ..engine.snapshot import check_data_length, restore_snapshot, whole_or_not
 from ..engine.snapshot_tensors import Snapshot
+from ..engine.session import record_manual_changes
 from ..engine.user_state import report_lost
 from .async_save import get_saver
 from .rewind_buffer import ACTS, MAX_SNAPSHOTS, get_rewind_buffer, has_acts_after
@@ -67,10 +68,8 @@ class RewindReport(NamedTuple):
         return f"{text} Changes made at this step stay: {', '.join(self.changes)}{undo}."
 
 # the names of changes of other kinds than settings, as they are shown
-_OTHER_CHANGES = {
-    "schedule": "the schedule", "freeze": "freeze()", "unfreeze": "unfreeze()", "correction": "the correction",
-    "by hand": "changes by hand"
-}
+_OTHER_CHANGES = {"schedule": "the schedule", "freeze": "freeze()", "unfreeze": "unfreeze()",
+                  "correction": "the correction", "by hand": "changes by hand"}
 
 def changes_at(history: History, step: int) -> tuple[str, ...]:
     "Return descriptions of the changes that were made at a step and are not undone."
@@ -132,6 +131,7 @@ def rewind(
     # the run is there already, for example because a cell is run again
     if not n and not run.current.corrupted: return RewindReport(target, 0, 0.0, [], changes_at(run.history, target))
     start = time.perf_counter()
+    record_manual_changes(run)
     prepare(learner)
     base = require_base_snapshot(learner, n, target)
     if exact:
