@@ -52,6 +52,7 @@ def test_a_run_without_a_name_has_that_of_its_folder(tmp_path):
     names = [row["name"] for row in table.table()]
     assert names[0] == "small" and [name[:7] for name in names[1:]] == ["large (", "large ("] and len(set(names)) == 3
     assert [row["note"] for row in table.label(names[2], note="kept").table()] == ["", "", "kept"]
+    assert repr(follow(tmp_path/"small")).startswith("small: finished")
 
 
 def test_the_index_reads_what_is_new(tmp_path):

@@ -51,6 +51,10 @@ def silence_status(
         return DisplayStatus("training", "training in another process")
     return DisplayStatus("inactive", f"no new lines since {format_clock(written)}")
 
+def log_label(history: History, log: Path) -> str:
+    "Return the name of a run; one without a name has that of its folder."
+    return run_label(history, log.parent.parent.name if log.parent.name == "runs" else None)
+
 class LogSource:
     "Provide the log of a run as a source; one that does not exist yet is waited for."
     def __init__(self, path: str | Path):
@@ -67,7 +71,7 @@ class LogSource:
     @property
     def history(self) -> History: return self.reader and self.reader.history or EMPTY_HISTORY
     @property
-    def label(self) -> str: return self.path.stem if self.history is EMPTY_HISTORY else run_label(self.history)
+    def label(self) -> str: return log_label(self.history, self.reader.path) if self.history.path else self.path.stem
 
     def read(self):
         "Read the new lines. Raise OSError if there is no log that can be read, and ValueError if it is damaged."

@@ -28,7 +28,7 @@ from ..display.panels import nan_mean, suits_log_axis
 from ..display.tables import format_setting, format_value
 from .blocks import BLOCK_COLUMNS, BlockSeries, MetricPoints, RunCurve, first_lost_row
 from .curves import run_label, running_mean, smoothing_weight, unique_names
-from .follow import silence_status
+from .follow import log_label, silence_status
 from .run_view import DisplayStatus, last_status
 
 # %% ../../nbs/10_live/17_run_index.ipynb #177ec839
@@ -232,9 +232,7 @@ class RunIndex:
             damage = ["unreadable", format_value(str(error), 300)]
         # the first line may be being written
         if reader.history is None: return RunSummary(log.stem, log.stem, status=damage)
-        # a run without a name has that of its folder
-        folder = log.parent.parent.name if log.parent.name == "runs" else None
-        summary = summarize(reader.history, run_label(reader.history, folder))
+        summary = summarize(reader.history, log_label(reader.history, log))
         summary.status = damage or summary.status
         if summary.status is None and time.time() - os.stat(log).st_mtime < 3600: self.readers[log] = reader
         return summary
