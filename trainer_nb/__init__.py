@@ -65,10 +65,10 @@ def compare(*runs):
 
 
 @checked
-def runs(*sources, result=None, group=None, metrics=()):
+def runs(*sources, result=None, group=None):
     "Show a table of runs beside their charts, read from their logs; see `trainer_nb.live.runs`."
     from .live.runs import runs as table_of
-    return table_of(*sources, result=result, group=group, metrics=metrics)
+    return table_of(*sources, result=result, group=group)
 
 
 @checked

@@ -277,17 +277,14 @@ class RunRow(RunCurve):
     @property
     def is_baseline(self) -> bool: return any(run.labels.get("baseline") for run in self.runs)
 
-    def best(self, name: str, lower: bool) -> tuple[float, int | None] | None:
-        "Return the best value of a metric and its step; of several runs the mean, and a step that they share, or None."
+    def best(self, name: str, lower: bool) -> tuple[float | None, int | None, float | None]:
+        """Return the best value of a metric, its step, and None; of several runs the mean, the step if they share it, and
+        the standard deviation. Without the metric, all are None."""
         found = [run.results[name] for run in self.counted if name in run.results]
-        if not found: return None
+        if not found: return None, None, None
         values, steps = zip(*(result[:2] if lower else result[2:4] for result in found))
-        return float(np.mean(values)), steps[0] if len(set(steps)) == 1 else None
-
-    def spread(self, name: str, lower: bool) -> float | None:
-        "Return the standard deviation of the best values of several runs."
-        values = [run.results[name][0 if lower else 2] for run in self.counted if name in run.results]
-        return float(np.std(values, ddof=1)) if len(values) > 1 else None
+        step = steps[0] if len(set(steps)) == 1 else None
+        return float(np.mean(values)), step, float(np.std(values, ddof=1)) if len(values) > 1 else None
 
     def setting(self, name: str) -> Any:
         "Return a setting; of runs in which it differs, all values as text."

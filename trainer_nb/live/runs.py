@@ -49,13 +49,11 @@ class RunsModel(ViewModel):
     def __init__(
         self,
         sources: Sequence[Any],  # folders, logs, learners, histories
-        metrics: Sequence[str] = (),  # to draw; default: the first ones
     ):
         self.given = sources
         self.index = RunIndex()
         self.result: str | None = None   # metric by which the runs are compared; None: the usual one
         self.group: str | None = None    # seeds, tags, or a setting
-        self.metrics = list(metrics)
         self.opened: list[str] = []      # metrics whose charts the page has opened
         self.runs: list[RunSummary] = []
         # when the sources are read again, and what was there the last time
@@ -145,17 +143,19 @@ class RunsModel(ViewModel):
             if row.id in before and before[row.id].key == row.key: rows[i] = before[row.id]
             else: row.draw(color, names)
         def rank(row: RunRow) -> tuple[bool, float]:
-            value = (row.best(name, lower) or [float("inf" if lower else "-inf")])[0]
-            return all(run.state().state == "diverged" for run in row.counted), value if lower else -value
+            value = row.best(name, lower)[0]
+            diverged = all(run.state().state == "diverged" for run in row.counted)
+            return diverged, float("inf") if value is None else value if lower else -value
         self.curves = sorted(rows, key=rank)
         self.baseline = next((row for row in self.rows if row.is_baseline), None)
         self.keys.pop("events", None)
         return list(before) != [row.id for row in self.rows]
 
     def drawn_metrics(self) -> list[str]:
-        names = [name for name in metric_names(self.runs) if name != "loss"]
-        first = self.metrics or sorted(names, key=lambda name: name != self.chosen[0])[:MAX_RUN_METRICS]
-        return list(dict.fromkeys([*first, *self.opened]))
+        names = sorted(self.other_metrics(), key=lambda name: name != self.chosen[0])
+        return list(dict.fromkeys([*names[:MAX_RUN_METRICS], *self.opened]))
+
+    def other_metrics(self) -> list[str]: return [name for name in metric_names(self.runs) if name != "loss"]
 
     # -- messages
     def status(self) -> dict[str, Any]:
@@ -165,10 +165,10 @@ class RunsModel(ViewModel):
         words = ", ".join(f"{count:,} {state}" for state, count in counts.items()) or "no log of a run yet"
         state = "training" if "training" in counts else "finished" if counts else "waiting"
         name, lower = self.chosen
-        best = self.rows[0].best(name, lower) if self.rows else None
+        best = self.rows[0].best(name, lower)[0] if self.rows else None
         verdict = ""
         if best is not None:
-            verdict = f"{'Lowest' if lower else 'Highest'} {name} {format_value(best[0])}: {self.rows[0].label}"
+            verdict = f"{'Lowest' if lower else 'Highest'} {name} {format_value(best)}: {self.rows[0].label}"
         return {"state": state, "words": words, "where": "", "tone": "plain", "verdict": verdict}
 
     def plain_parts(self) -> Iterator[tuple[str, Any]]:
@@ -177,18 +177,18 @@ class RunsModel(ViewModel):
 
     def value(self, row: RunRow, name: str) -> tuple[Any, str]:
         "Return the best value of a metric, or a setting, of a row, and how it is shown in the table and in charts."
-        best = row.best(name, self.is_lower[name]) if name in self.is_lower else None
-        value, shown = (best[0], format_value) if best else (row.setting(name), format_setting)
+        value, shown = row.best(name, self.is_lower.get(name, True))[0], format_value
+        if value is None: value, shown = row.setting(name), format_setting
         return value, "" if value is None else shown(value)
 
     def row_cells(self, row: RunRow) -> dict[str, tuple[Any, str]]:
         "Return the cells of a row: its values, and how they are shown."
         name, lower = self.chosen
-        (mean, step), spread = row.best(name, lower) or (None, None), row.spread(name, lower)
+        mean, step, spread = row.best(name, lower)
         text = "" if mean is None else format_value(mean)
         if spread is not None: text += f" ± {format_value(spread)}"
-        base = self.baseline.best(name, lower) if self.baseline not in (None, row) else None
-        if mean is not None and base is not None: text += f" ({mean - base[0]:+.3g})"
+        base = self.baseline.best(name, lower)[0] if self.baseline not in (None, row) else None
+        if mean is not None and base is not None: text += f" ({mean - base:+.3g})"
         cells = {name: (mean, text), "at step": (step, "" if step is None else f"{step:,}")}
         cells |= {setting: self.value(row, setting) for setting in self.differing}
         step, total = max((run.step, run.total or 0) for run in row.runs)
@@ -225,7 +225,7 @@ class RunsModel(ViewModel):
             ],
             "group": self.group, "groups": self.choices("group"),
             "result": self.chosen[0], "results": self.choices("result"), "drawn": MAX_DRAWN_RUNS,
-            "metrics": self.metrics or [name for name in metric_names(self.runs) if name != "loss"],
+            "metrics": self.other_metrics(),
         }
 
     def still_rows(self, most: int) -> list[dict]:
@@ -349,10 +349,6 @@ class Runs:
         if name in names: return [self.model.value(row, name) for row in self.model.rows]
         raise ValueError(f"{name!r} is neither a setting nor a metric of these runs.{suggest_names(name, names)}")
 
-    def values(self, name: str) -> list[Any]:
-        "Return a setting, or the best value of a metric, of each row."
-        return [value for value, _ in self.shown(name)]
-
     def scatter(
         self,
         x: str,  # a setting, or a metric
@@ -416,19 +412,15 @@ def runs(
     *sources: Any,  # folders of runs, logs, learners, histories; several, or a list of them
     result: str | None = None,  # metric by which the runs are compared; default: the one of metric_for_best_model
     group: str | None = None,   # "seeds": runs that differ in the seed only are a row; or "tags", or a setting
-    metrics: Sequence[str] = (),  # to draw; default: the first ones
 ) -> Runs:
     """Return a table of runs beside their charts, live while they train. Raise TypeError for an object that is not a
     run, and ValueError for an unknown metric or setting."""
     given = [one for source in sources for one in (source if isinstance(source, (list, tuple)) else [source])]
     if not given: raise TypeError('runs() takes a folder of runs, such as runs("out").')
-    model = RunsModel(given, metrics=metrics)
+    model = RunsModel(given)
     model.choose("result", result)
     model.choose("group", group)
     model.refresh_sources()
-    known = metric_names(model.runs)
-    for name in metrics if known else ():
-        if name not in known: raise ValueError(f"No run has a metric {name!r}.{suggest_names(name, known)}")
     return Runs(model)
 
 # %% ../../nbs/10_live/18_runs.ipynb #f65d5dd7
