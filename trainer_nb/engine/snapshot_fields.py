@@ -577,7 +577,6 @@ def _restore_modes(run: RunState, snapshot: Snapshot):
     restore_modes([(m, n not in off) for n, m in ModuleWalk(run).each])
     run.modes.held = tuple(saved["held"])
     run.modes.lasting = None
-    run.modes.see(run.model)
 
 def _capture_callbacks(run: RunState, tensors, values):
     def states(c):

@@ -11,8 +11,6 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from ..core.errors import warn
-
 # %% ../../nbs/06_engine/00_training_modes.ipynb #deb7df0d
 _FLAGS_ONLY = {nn.Module.train, nn.parallel.DistributedDataParallel.train}
 
@@ -78,13 +76,7 @@ class TrainingModes:
     # held: names in the model
     def __init__(self):
         self.held = ()
-        self.seen = None
         self.lasting = None
-        self.warned = False
-
-    def see(self, model: nn.Module | None):
-        "Store which modules are in evaluation mode: later calls of eval() come from a cell."
-        self.seen = frozenset() if model is None or is_settled(model) else frozenset(eval_mode_modules(model))
 
     def modules(self, model: nn.Module) -> list[nn.Module]:
         "Return the modules that stay in evaluation mode; skip modules that were removed from the model."
@@ -103,23 +95,14 @@ class TrainingModes:
             m.eval()
 
     def begin(self, model: nn.Module, inner: nn.Module, loss: nn.Module | None) -> bool:
-        "Enter training mode when a verb begins; warn if this undoes an eval(). Return whether `lasting` has changed."
+        "Enter training mode when a verb begins, which undoes an eval() in a cell. Return whether `lasting` has changed."
         held = self.modules(inner) if self.held else ()
         before = self.lasting
         if is_settled(model, held) and (loss is None or is_settled(loss)):
             self.lasting = frozenset()
         else:
-            new = [] if self.seen is None else [n for n in eval_mode_modules(inner, apart=held) if n not in self.seen]
             self.enter(model, inner)
             self.lasting = frozenset(eval_mode_modules(inner, apart=held) + eval_mode_modules(loss, "(loss)."))
-            undone = [n for n in new if n not in self.lasting]
-            # their encode() and predict() do it
-            is_expected = type(inner).__module__.startswith("sentence_transformers.")
-            if undone and not self.warned and not is_expected:
-                self.warned = True
-                warn(f"{repr(undone[0]) + ' of the model' if undone[0] else 'The model'} was put into evaluation mode, and each"
-                     " step puts it back into training mode; learn.freeze(..., eval_mode=True) keeps layers in evaluation"
-                     " mode, and so does a module that overrides train().")
         return before is not None and before != self.lasting
 
 # %% ../../nbs/06_engine/00_training_modes.ipynb #e213dcbb

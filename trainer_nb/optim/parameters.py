@@ -108,11 +108,6 @@ class ParameterWatch:
             " learn.optimizer.add_param_group({'params': [...]})."
         )
 
-    def note(self, flags: list[bool], num_groups: int):
-        "Keep what the comparison before each step looks at."
-        self.flags = flags
-        self.num_groups = num_groups
-
 
 # %% ../../nbs/05_optim/05_parameters.ipynb #7856e805
 def describe_unheld(
@@ -130,14 +125,3 @@ def describe_unheld(
         f"{subject} {verbs[0]} not in the optimizer, so {verbs[1]}; learn.optimizer.add_param_group({{'params':"
         f" [learn.model.get_parameter(name) for name in {listed}]}}) adds {verbs[2]}."
     )
-
-# %% ../../nbs/05_optim/05_parameters.ipynb #35d28dd6
-def convert_state(
-    optimizer: torch.optim.Optimizer,
-    p: torch.nn.Parameter,  # of another dtype than at its last update
-):
-    "Convert the state of a parameter to its dtype: the tensors of its shape."
-    state = optimizer.state.get(p, {})
-    for key, value in state.items():
-        if isinstance(value, torch.Tensor) and value.is_floating_point() and value.shape == p.shape:
-            state[key] = value.to(p.dtype)

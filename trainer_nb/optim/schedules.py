@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import CyclicLR, LambdaLR, LRScheduler, OneCycleLR
 
 from ..args.fields import METRIC_SCHEDULES, SCHEDULE_NAMES, check_rules, to_builtin
 from ..args.training_args import TrainingArguments
-from ..core.errors import suggest_names, warn
+from ..core.errors import suggest_names
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #6013e947
 def _warmup(step: int, num_warmup_steps: int) -> float: return step / max(1, num_warmup_steps)
@@ -192,8 +192,7 @@ def is_metric_driven(scheduler: LRScheduler) -> TypeGuard[ReduceLROnPlateau]:
 def create_metric_scheduler(optimizer: torch.optim.Optimizer, args: TrainingArguments, rates: list):
     "Return a schedule that depends on evaluations. Raise ImportError for 'greedy' without transformers."
     cls: Any = ReduceLROnPlateau
-    is_greedy = args.lr_scheduler_type == "greedy"
-    if is_greedy:
+    if args.lr_scheduler_type == "greedy":
         try:
             from transformers.optimization import GreedyLR as cls
         except ImportError as error:
@@ -204,13 +203,7 @@ def create_metric_scheduler(optimizer: torch.optim.Optimizer, args: TrainingArgu
     kwargs = dict(args.lr_scheduler_kwargs or {})
     _check_kwargs(kwargs, set(inspect.signature(cls).parameters) - {"optimizer"}, args.lr_scheduler_type)
     _set_initial_lr(optimizer, rates)
-    scheduler = cls(optimizer, **{"mode": "max" if args.greater_is_better else "min", **kwargs})
-    if is_greedy and all(r <= least for r, least in zip(rates, scheduler.min_lrs)):
-        warn(
-            f"The schedule 'greedy' never goes below min_lr={scheduler.min_lrs[0]:g}, and the learning rate is"
-            f" {float(rates[0]):g}: it cannot fall. Give a smaller one, lr_scheduler_kwargs={{'min_lr': 1e-6}}."
-        )
-    return scheduler
+    return cls(optimizer, **{"mode": "max" if args.greater_is_better else "min", **kwargs})
 
 def _set_initial_lr(optimizer: torch.optim.Optimizer, rates: list):
     "Store the base rate in each group."
