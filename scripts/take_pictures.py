@@ -252,7 +252,7 @@ def take_states(browser, folder):
         learn.set(lr=1e-3)
         learn.watch()
         learn.train()
-        hover = "document.querySelector('.tnb-picture svg').dispatchEvent(new PointerEvent('pointermove', { clientX: innerWidth / 3, clientY: 160 }))"
+        hover = "document.querySelector('.tnb-picture .plot').dispatchEvent(new PointerEvent('pointermove', { clientX: innerWidth / 3, clientY: 160 }))"
         every = [*states(), ("static_image", still(learn), None), ("static_picture", still(learn), hover)]
     for name, message, command in every:
         for theme in ("light", "dark"):

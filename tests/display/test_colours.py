@@ -28,7 +28,7 @@ def lab(rgb):
 
 
 def page_palettes():
-    text = (ROOT/"trainer_nb/static/07_colors.js").read_text("utf-8")
+    text = (ROOT/"trainer_nb/static/20_theme.js").read_text("utf-8")
     def found(name): return re.findall(r"#[0-9a-f]{6}", re.search(rf"\b{name}(?:: | = )\[([^\]]*)\]", text)[1])
     return {name: found(name) + found("MANY") for name in ("light", "dark")}
 
@@ -39,7 +39,7 @@ def test_more_runs_than_colours():
     colors = run_colors(["", *ids])[1:]
     assert len({(series_color(o), series_dash(o)) for o in colors}) == 60 and len({series_color(o) for o in colors}) == 20
     assert run_colors(["", *ids[50:]])[1:] == colors[50:]
-    assert f"const DASHES = {[[int(o) for o in dash.split()] for dash in DASHES]};" in (ROOT/"trainer_nb/static/07_colors.js").read_text("utf-8")
+    assert f"const DASHES = {[[int(o) for o in dash.split()] for dash in DASHES]};" in (ROOT/"trainer_nb/static/20_theme.js").read_text("utf-8")
 
 
 @pytest.mark.parametrize("name,paper", [("light", 1.0), ("dark", 0.01), ("pictures", None)])

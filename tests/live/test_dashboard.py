@@ -404,7 +404,7 @@ def test_notebook_7(browser):
         eventually(lambda: step(page) == at + 1, "a step")
         here = lambda: page.tab.evaluate("[...document.querySelectorAll('.jp-Notebook .jp-Cell')].map(o => o.classList.contains('jp-mod-active'))")
         before = here()
-        for css in (".tnb-big .tnb-plot", ".tnb-rate .tnb-slider", ".tnb-segments input:checked", ".tnb-settings-bar .tnb-quiet"):
+        for css in (".tnb-big .tnb-plot", ".tnb-rate .tnb-slider", ".tnb-toolbar select", ".tnb-settings-bar .tnb-quiet"):
             page.board().locator(css).first.focus()
             for key in ("ArrowUp", "ArrowDown", "ArrowRight", "a", "j"): page.tab.keyboard.press(key)
             assert here() == before, css                 # no cell was selected or made

@@ -46,7 +46,7 @@ def test_every_picture_is_interactive(executed, browser, tmp_path, theme, width)
     assert pictures.count() >= 5 and tab.locator("img[data-trainer-nb-image]").count() == 0
     assert "paused after step 1150" in tab.locator("[data-trainer-nb-still]").inner_text().replace(",", "")
     for i in range(pictures.count()):
-        plot = pictures.nth(i).locator("svg[role=img]").first
+        plot = pictures.nth(i).locator(".plot").first
         plot.scroll_into_view_if_needed()
         box = plot.bounding_box()
         assert box["width"] > 150 and box["x"] + box["width"] <= width

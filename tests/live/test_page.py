@@ -1,6 +1,7 @@
 "The dashboard's page in a browser, with a model that a test plays: what it sends, what it shows, and what it never does."
 import base64, math, re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -429,41 +430,15 @@ def test_a_hole_in_the_news_asks_for_everything(live):
     assert len(held(live)) == 63
 
 
-def smoothed(steps, values, weight):
-    """The mean around each value, as it is defined: a value counts by its distance in steps, if it is no further away after
-    the value than the first one is before it."""
-    steps, values = np.asarray(steps, float), np.asarray(values, float)
-    finite = np.isfinite(values)
-    after = steps[None, finite] - steps[:, None]
-    reach = steps[:, None] - steps[finite][0]
-    weights = weight ** np.abs(after) * ((after <= reach) | (reach < 0))
-    return np.where(finite, (weights * values[finite]).sum(1) / weights.sum(1), np.nan)
-
-
-def test_the_smoothed_curve_is_centered(live):
-    "A value counts by its distance in steps, before and after; what is not finite does not count and has no mean."
-    loss = [float(o) for o in np.random.default_rng(0).normal(2, 1, 40)]
-    rows = blocks(40)
-    rows[:, 5] = loss
-    live.feed(everything(runs=[a_run()]), [rows])
-    assert live.js("[...view.main().curve(5, 0.9).y]") == pytest.approx(smoothed(rows[:, 0], rows[:, 5], 0.9).tolist())
-    assert live.js("[...view.main().curve(5, 0).y]") == pytest.approx(rows[:, 5].tolist())
-    wide = blocks(5, 5)
-    wide[4, 0] = 22
-    wide[:, 5] = [4, 2, math.nan, 1, math.inf]
-    live.feed(everything(runs=[a_run(generation=2, width=5)]), [wide])
-    y = live.js("[...view.main().curve(5, 0.9).y].map(o => Number.isNaN(o) ? null : o)")
-    assert y[:2] == pytest.approx([4, (4 * 0.9 ** 5 + 2) / (0.9 ** 5 + 1)]) and [o is None for o in y] == [False, False, True, False, True]
-    assert [o for o in y if o is not None] == pytest.approx([o for o in smoothed(wide[:, 0], wide[:, 5], 0.9) if o == o])
-
-
-def test_the_smoothed_curve_is_that_of_pictures(live):
-    "On a logarithmic axis, one large value is not all that is seen."
-    rows = blocks(101)
-    rows[:, 5] = np.where(np.arange(101) < 90, 1.0, 1e35)
-    live.feed(everything(runs=[a_run()]), [rows])
-    y = live.js("[...view.main().curve(5, 0.9, true).y]")
-    assert y[10] < 1.1 and y == pytest.approx(running_mean(rows[:, 5], 0.9, 1, True).tolist(), rel=1e-6)
+@pytest.mark.parametrize("log", [False, True])
+def test_the_smoothed_curve_is_that_of_pictures(live, log):
+    "What is not finite does not count and has no mean; on a logarithmic axis, one large value is not all that is seen."
+    rows = blocks(101, 5)
+    rows[:, 5] = np.where(np.arange(101) < 90, 1 + np.random.default_rng(0).random(101), 1e35 if log else 5)
+    rows[[0, 40, 41], 5] = math.nan
+    live.feed(everything(runs=[a_run(width=5)]), [rows])
+    y = np.array(live.js("log => [...view.main().curve(5, 0.9, log).y].map(o => Number.isNaN(o) ? null : o)", log), float)
+    assert y[10] < 2 and y == pytest.approx(np.where(np.isfinite(rows[:, 5]), running_mean(rows[:, 5], 0.9, 5, log), math.nan), rel=1e-5, nan_ok=True)
 
 
 def test_what_was_left_behind_goes_on_from_where_it_left(live):
@@ -474,8 +449,6 @@ def test_what_was_left_behind_goes_on_from_where_it_left(live):
     assert [[o[0] for o in part] for part in parts] == [[30, 31, 32, 33, 34, 35], [40, 41, 42, 43], [71, 72]] and [o[1] for o in parts[0]] == [pytest.approx(1 + 1 / 30)] + [3] * 5
     assert "discarded" in live.text(".tnb-legend")
     live.feed({"kind": "news", "changed_runs": [a_run(first=50)]}, [blocks(1, first=51)])   # news without it: it stays
-    assert live.js("view.main().left.length") == 12 * 15
-    live.feed({"kind": "news", "changed_runs": [a_run(generation=2, width=2)]}, [blocks(25, 2)])   # nor do coarser blocks end it
     assert live.js("view.main().left.length") == 12 * 15
     live.feed(everything(), [blocks(50)])
     assert live.js("view.main().left.length") == 0
@@ -504,21 +477,6 @@ def test_texts_are_texts(live):
     assert live.js("[window.hacked, document.querySelectorAll('.tnb img, .tnb script, .tnb b > *').length]") in ([None, 0],)
     for css in (".tnb-title", ".tnb-verdict", ".tnb-legend", ".tnb-notice", ".tnb-table", ".tnb-notices", ".tnb-settings", ".tnb-words"): assert HOSTILE in live.text(css), css
     assert HOSTILE in live.js("[...document.querySelectorAll('.tnb-card-title')].map(o => o.textContent)")
-
-
-def test_a_layer_without_signal(live):
-    "Zero has no colour on a logarithmic scale, and neither has what was not measured: the words tell them apart."
-    layer = {"title": "gradient norm", "label": "", "rows": ["first", "second"], "columns": 2, "x": [1, 50], "log": True, "buffer": 1}
-    live.feed(everything(layers=[layer]), [blocks(50), np.array([[0.0, 0.5], [np.nan, 1050.0]])])
-    live.settle()
-    plot = live.tab.locator(".tnb-wide .tnb-plot")
-    def shown(share, y):
-        plot.hover(position={"x": plot.bounding_box()["width"] * share, "y": y})
-        live.settle()
-        return live.text(".tnb-tooltip-rows")
-    height = plot.bounding_box()["height"]
-    assert shown(0.2, 20) == "firstno signal (0)" and shown(0.2, height - 35) == "secondnot measured"
-    assert shown(0.9, 20) == "first0.500" and shown(0.9, height - 35) == "second1,050"
 
 
 def test_a_failed_run_shows_its_error_and_goes_on(live):
@@ -579,9 +537,6 @@ def test_after_a_nan_the_loss_is_nan(live):
 def test_the_state_is_said_once(live):
     live.feed({"kind": "news", "status": status(words="paused after step 1,050 of 4,800 (epoch 0.50)", state="paused")})
     assert live.text(".tnb-words") == "after step 1,050 of 4,800 (epoch 0.50)"
-    for state, pill in [("new", "Not started"), ("paused", "paused"), ("failed", "failed"), ("finished", "finished"), ("waiting", "waiting")]:
-        live.feed({"kind": "news", "status": status(state=state, words="not started")})
-        assert live.text(".tnb-pill span") == pill
 
 
 def test_each_loss_says_which_it_is(live):
@@ -600,12 +555,8 @@ def test_each_loss_says_which_it_is(live):
 
 
 def test_zoom_hidden_and_log_outlive_news(live):
-    plot = live.tab.locator(".tnb-big .tnb-plot").bounding_box()
-    mouse = live.tab.mouse
-    mouse.move(plot["x"] + 150, plot["y"] + 60)
-    mouse.down()
-    mouse.move(plot["x"] + 300, plot["y"] + 60)
-    mouse.up()
+    plot = live.tab.locator(".tnb-big .tnb-plot")
+    plot.drag_to(plot, source_position={"x": 150, "y": 60}, target_position={"x": 300, "y": 60})
     live.tab.get_by_label("Loss: logarithmic axis").click()
     live.tab.locator(".tnb-entry", has_text="evaluations").click()
     live.settle()
@@ -616,15 +567,70 @@ def test_zoom_hidden_and_log_outlive_news(live):
     live.feed({"kind": "news", "changed_runs": [a_run(first=50)], "metrics": {"r1": {"eval_loss": [[70, 0.7, 70 / 60, 1.0]], "accuracy": [[70, 0.7, 70 / 60, 1.0]]}}}, [blocks(30, first=51)])
     live.feed(everything(runs=[a_run()]), [blocks(80)])
     live.settle()
-    assert live.js(state) == before and live.js("view.charts.get('loss').evaluations().length") == 0
-    live.tab.get_by_role("radio", name="Epochs").check()   # the same part of the run on another axis
+    assert live.js(state) == before
+    live.tab.get_by_label("horizontal axis", exact=True).select_option("Epochs")   # the same part of the run on another axis
     assert live.js("view.zoom") == [pytest.approx(o / 100, abs=0.01) for o in zoom]
     live.tab.locator(".tnb-big .tnb-plot").dblclick(position={"x": 200, "y": 60})
     live.settle()
     assert live.js("[view.zoom, view.charts.get('loss').x.high]") == [None, pytest.approx(0.8)]
-    for keys, begin in (([], b"\x89PNG"), (["Shift"], b'"run","name","epochs","value"\n"run r1","loss",0.01,2\n')):
-        with live.tab.expect_download() as file: live.tab.get_by_label("save Loss").click(modifiers=keys)
-        assert Path(file.value.path()).read_bytes().startswith(begin)
+
+
+def test_the_files_of_a_chart(live):
+    for kind, begin in (("PNG", b"\x89PNG"), ("SVG", b"<svg xmlns="), ("CSV", b'"run","name","steps","value"\n"run r1","loss",1,2\n')):
+        with live.tab.expect_download() as file: live.tab.get_by_label("save Loss").select_option(kind)
+        text = Path(file.value.path()).read_bytes()
+        assert text.startswith(begin) and file.value.suggested_filename == f"Loss.{kind.lower()}"
+        if kind == "SVG": assert re.findall("<text[^>]*>([^<]*)", text.decode())[0] == "Loss" and len(ElementTree.fromstring(text).findall(".//{*}path")) > 5
+
+
+@pytest.mark.parametrize("fingers, zoomed, of_the_values", [
+    ((150, 60, 300, 66), True, False), ((150, 60, 155, 150), False, True), ((150, 60, 300, 150), True, True), (["+"], True, False), (["PageUp"], False, True)])
+def test_one_axis_is_zoomed_or_both(live, fingers, zoomed, of_the_values):
+    "A drag along one axis zooms that axis of values of this chart, or of steps of all; then the part moves, and a double click, a key or a button goes back."
+    plot, chart = live.tab.locator(".tnb-big .tnb-plot"), "view.charts.get('loss')"
+    state = f"[view.zoom, {chart}.zoomY, view.charts.get('grad_norm').zoomY]"
+    def drag(x, y, to_x, to_y): plot.drag_to(plot, source_position={"x": x, "y": y}, target_position={"x": to_x, "y": to_y})
+    for back in (lambda: plot.dblclick(position={"x": 200, "y": 60}), lambda: plot.press("Escape"), live.tab.get_by_role("button", name="Whole run").click):
+        if isinstance(fingers, tuple): drag(*fingers)
+        for key in () if isinstance(fingers, tuple) else ("ArrowLeft", "ArrowLeft", *fingers): plot.press(key)
+        live.settle()
+        before = live.js(state)
+        assert [o is not None for o in before] == [zoomed, of_the_values, False] and live.js(f"[{chart}.x.low, {chart}.x.high]") == (before[0] or [0, 50])
+        live.tab.keyboard.down("Shift")
+        drag(300, 100, 340, 120)
+        live.tab.keyboard.up("Shift")
+        live.settle()
+        for part, other in zip(before, live.js(state)): assert part is None and other is None or other[1] - other[0] == pytest.approx(part[1] - part[0]) and other != part
+        back()
+        live.settle()
+        assert live.js(state) == [None] * 3
+
+
+def test_a_chart_against_another_column(live):
+    "Its points are those of the steps at which both are known; the pointer finds the nearest, in all charts. Both axes may be logarithmic."
+    live.tab.get_by_label("horizontal axis", exact=True).select_option("Gradient norm")
+    live.tab.get_by_label("logarithmic horizontal axis").click()
+    live.tab.get_by_label("Loss: logarithmic axis").click()
+    live.settle()
+    points = live.js("[...view.charts.values()].map(o => [o.title, o.lines[0].count, o.x.log, o.y.log])")
+    assert points[:2] == [["Loss", 50, True, True], ["accuracy", 2, True, False]]
+    place = live.js("(o => ({ x: o.x.at(2.5), y: o.y.at(1.25) }))(view.charts.get('loss'))")   # of step 4
+    live.tab.locator(".tnb-big .tnb-plot").hover(position=place)
+    live.settle()
+    assert "step 4" in live.text(".tnb-tooltip") and "Gradient norm 2.50" in live.text(".tnb-tooltip") and live.js("view.charts.get('learning_rate').at !== null")
+    live.tab.get_by_label("horizontal axis", exact=True).select_option("Steps")
+    live.settle()
+    assert live.js("[view.charts.get('loss').x.low, view.charts.get('loss').x.high, view.charts.get('loss').lines.length > 1]") == [1, 50, True]
+
+
+def test_a_chart_fills_the_view(live):
+    for leave in (lambda: live.tab.keyboard.press("Escape"), lambda: live.tab.get_by_label("accuracy: full size, or back").press("Enter")):
+        live.tab.get_by_label("accuracy: full size, or back").press("Enter")
+        live.settle()
+        assert live.tab.locator(".tnb-card:visible").count() == 1 and live.tab.locator(".tnb-plot:visible").bounding_box()["height"] > 900 and live.tab.locator(".tnb-toolbar").is_visible()
+        leave()
+        live.settle()
+        assert live.tab.locator(".tnb-plot:visible").count() == 5
 
 
 def test_the_crosshair_says_the_values(live):
@@ -681,16 +687,6 @@ def test_metrics_stand_in_sections(live):
         assert heads() == ["Pinned", "eval", "train"] and charts(1) == ["eval/metric_9"] and charts(2) == [] and "metric_2" in charts(3)
 
 
-def test_hiding_a_run_hides_it_in_all_charts(live):
-    live.feed(everything(runs=[a_run(), a_run("r2", 1)]), [blocks(50), blocks(50, loss=4.0)])
-    live.settle()
-    top = "view.charts.get('loss').y.high"
-    assert live.js(top) > 4
-    live.tab.locator(".tnb-entry", has_text="run r2").click()
-    live.settle()
-    assert live.js(top) < 2.5 and live.tab.locator(".tnb-entry", has_text="run r2").get_attribute("aria-pressed") == "false"
-
-
 def test_the_state_is_said_in_words_and_shape(live):
     shapes, colors = set(), set()
     for state, tone in zip(("new", "training", "paused", "finished", "failed", "waiting", "inactive"), ("plain", "good", "warn", "bad") * 2):
@@ -717,13 +713,17 @@ def test_little_is_shown_as_little(page, changes):
 
 
 def test_values_that_are_not_numbers_leave_gaps(live):
-    rows = blocks(50)
-    rows[10:20, 3:6] = np.nan
+    "In a heat map zero has no colour on a logarithmic scale, and neither has what was not measured: the words tell them apart."
+    layer, rows = {"title": "gradient norm", "rows": ["first", "second"], "columns": 2, "x": [1, 50], "log": True, "buffer": 1}, blocks(50)
+    rows[10:20, 3:6] = rows[:, 9:12] = np.nan
     rows[30, 3:6] = np.inf
-    rows[:, 9:12] = np.nan
-    live.feed(everything(runs=[a_run()]), [rows])
+    live.feed(everything(runs=[a_run()], layers=[layer]), [rows, np.array([[0.0, 0.5], [np.nan, 1050.0]])])
     live.settle()
     assert live.js("Number.isFinite(view.charts.get('loss').y.high)") and live.js("[...view.charts.keys()]") == ["loss", "metric accuracy", "learning_rate", "samples_per_second"]
+    for place, words in (((100, 20), "firstno signal (0)"), ((100, 60), "secondnot measured"), ((700, 60), "second1,050")):
+        live.tab.locator(".tnb-wide .tnb-plot").hover(position=dict(zip("xy", place)))
+        live.settle()
+        assert live.text(".tnb-tooltip-rows") == words
 
 
 def test_compact_is_the_head_and_the_buttons(live):
@@ -789,7 +789,7 @@ def test_everything_can_be_reached_by_keys(live):
     for _ in range(60):
         seen.append(live.js("(document.activeElement.getAttribute('aria-label') || document.activeElement.textContent || document.activeElement.type).trim()"))
         if live.js("document.activeElement === document.body"): break
-        assert live.js("getComputedStyle(document.activeElement).outlineStyle") != "none" or live.js("document.activeElement.type") == "radio", seen[-1]
+        assert live.js("getComputedStyle(document.activeElement).outlineStyle") != "none", seen[-1]
         tab.keyboard.press("Tab")
     for name in ("Pause", "Step", "number of steps", "steps", "Stop", "Rewind", "Evaluate", "Checkpoint", "Snapshot", "More settings", "run r1", "evaluations", "Loss: logarithmic axis"): assert name in seen, seen
     live.button("Step").focus()
@@ -803,8 +803,8 @@ def test_everything_can_be_reached_by_keys(live):
     tab.keyboard.press("Escape")
     live.settle()
     assert tab.locator(".tnb-tooltip").is_hidden() and live.js("view.zoom === null")
-    tab.locator(".tnb-segments input").first.focus()
-    tab.keyboard.press("ArrowRight")
+    tab.get_by_label("horizontal axis", exact=True).focus()
+    tab.keyboard.press("ArrowDown")
     assert live.js("view.axis") == "epochs"
 
 
@@ -820,7 +820,7 @@ def test_a_notebooks_shortcuts_are_suppressed_where_the_focus_is(live):
     "Notebook 7 finds shortcuts for whatever has the focus before it looks for the mark around it. In a field all keys are typed."
     live.js("window.marks = []; document.addEventListener('keydown', o => marks.push(o.target.hasAttribute('data-lm-suppress-shortcuts')), true)")
     live.js("window.keys = []; document.addEventListener('keydown', o => keys.push(o.key))")
-    for css in (".tnb-big .tnb-plot", ".tnb-rate .tnb-slider", ".tnb-smooth .tnb-slider", ".tnb-segments input:checked", ".tnb-rate .tnb-field", ".tnb-settings-bar .tnb-quiet", ".tnb-scroll"):
+    for css in (".tnb-big .tnb-plot", ".tnb-rate .tnb-slider", ".tnb-smooth .tnb-slider", ".tnb-toolbar select", ".tnb-rate .tnb-field", ".tnb-settings-bar .tnb-quiet", ".tnb-scroll"):
         live.tab.locator(css).first.focus()
         for key in ("ArrowUp", "ArrowDown", "ArrowLeft", "a", "Escape"): live.tab.keyboard.press(key)
     assert live.js("marks") == [True] * 35 and live.js("keys") == []

@@ -82,7 +82,9 @@ def panel_fields(panel: Panel) -> dict[str, Any]:
 
 # %% ../../nbs/00_display/03_pictures.ipynb #9c3a000a
 # shared with the page of the live view; the last one belongs to pictures alone
-SCRIPT_FILES = ("05_numbers.js", "07_colors.js", "23_ticks.js", "picture/picture.js")
+SCRIPT_FILES = (
+    "05_numbers.js", "20_theme.js", "23_ticks.js", "27_tools.js", "29_plot.js", "picture/picture.js",
+)
 
 # unpacks the code and runs it; a viewer that cannot do that keeps the image
 _LOADER = (

@@ -1,13 +1,5 @@
 // Elements of the page. Texts of the kernel, which has formatted their numbers, are set as textContent, never as markup.
 
-function make(tag, cls = "", text = null, attributes = {}) {
-  const node = document.createElement(tag);
-  if (cls) node.className = cls;
-  if (text !== null) node.textContent = text;
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  return node;
-}
-
 // Only what differs is written: a page that has not changed costs nothing.
 function setText(node, text) {
   text = text === null || text === undefined ? "" : String(text);

@@ -9,6 +9,9 @@ class Scale {
   }
   at(value) { return this.log ? (value > 0 ? this.from + (Math.log10(value) - this.a) * this.rate : NaN) : this.from + (value - this.a) * this.rate; }
   value(place) { const o = this.a + (place - this.from) / this.rate; return this.log ? 10 ** o : o; }
+  // The values between two places, and those that come into sight when what is drawn moves.
+  part(a, b) { return [this.value(a), this.value(b)].sort((low, high) => low - high); }
+  moved(pixels) { return this.part(this.from - pixels, this.to - pixels); }
 }
 
 // The round step (1, 2 or 5 times a power of ten) that cuts a span into at most `count` parts.
@@ -76,6 +79,8 @@ class Extent {
   }
   to(value) { return this.log ? Math.log10(value) : value; }
   size() { return this.to(this.high) - this.to(this.low) || Math.abs(this.to(this.high)) * 0.1 || 1; }
+  // Where a value lies between the two: from 0 to 1, NaN where it has no place.
+  share(value) { return value === null || this.log && value <= 0 ? NaN : (this.to(value) - this.to(this.low)) / this.size(); }
   // {low, high, above, below}: the span to draw, with the single values around (sorted, and the extent of all); those that would flatten
   // everything else are left out, and above and below say how far they go.
   around(sorted, every) {

@@ -52,14 +52,7 @@ class Run {
   }
 
   // The first block at or beyond a place on an axis.
-  find(column, value) {
-    let low = 0, high = this.rows;
-    while (low < high) {
-      const middle = low + high >> 1;
-      if (this.get(middle, column) < value) low = middle + 1; else high = middle;
-    }
-    return low;
-  }
+  find(column, value) { return firstFrom(this.rows, i => this.get(i, column), value); }
 
   nearest(column, value) {
     const after = this.find(column, value);

@@ -4,18 +4,15 @@ class Tooltip {
   constructor(view) {
     this.view = view;
     this.root = view.root;
-    this.box = make("div", "tnb-tooltip", null, { role: "presentation" });
-    this.box.hidden = true;
     this.title = make("div", "tnb-tooltip-title");
     this.rows = make("div", "tnb-tooltip-rows");
     this.changes = make("div", "tnb-tooltip-changes");
-    this.acts = make("div", "tnb-tooltip-acts");
     this.rewind = new Button("Rewind here", "rewind", () => this.act("rewind", { to: this.step }, this.rewind), "tnb-small");
     this.branch = new Button("Branch here", "branch", () => this.act("branch", { step: this.step, changes: this.given.value }, this.branch), "tnb-small");
-    this.given = make("input", "tnb-field", null, { "aria-label": "settings of the branch", placeholder: "with learning_rate=1e-4", spellcheck: "false" });
-    this.given.addEventListener("keydown", event => { if (event.key === "Enter") this.branch.node.click(); else if (event.key === "Escape") this.view.pin(null); });
-    this.acts.append(this.rewind.node, this.branch.node, this.given);
-    this.box.append(this.title, this.rows, this.changes, this.acts);
+    const keydown = event => { if (event.key === "Enter") this.branch.node.click(); else if (event.key === "Escape") this.view.pin(null); };
+    this.given = make("input", "tnb-field", null, { "aria-label": "settings of the branch", placeholder: "with learning_rate=1e-4", spellcheck: "false", keydown });
+    this.acts = make("div", "tnb-tooltip-acts", null, {}, this.rewind.node, this.branch.node, this.given);
+    this.box = make("div", "tnb-tooltip", null, { role: "presentation", hidden: "" }, this.title, this.rows, this.changes, this.acts);
     this.root.append(this.box);
   }
 
@@ -34,10 +31,8 @@ class Tooltip {
     show(this.rewind.node, step < this.view.status.step);
     setText(this.title, title);
     this.fill(this.rows, values, value => {
-      const row = make("div", "tnb-tooltip-row" + (value.near ? " tnb-near" : "")), swatch = make("i", "tnb-swatch tnb-swatch-" + value.kind);
-      swatch.style.setProperty("--c", value.color);
-      row.append(swatch, make("span", "tnb-tooltip-label", value.label), make("b", "", value.text), make("span", "tnb-tooltip-each", value.each));
-      return row;
+      const swatch = make("i", "tnb-swatch tnb-swatch-" + value.kind, null, { style: `--c: ${value.color}` }), words = make("span", "tnb-tooltip-label", value.label);
+      return make("div", "tnb-tooltip-row" + (value.near ? " tnb-near" : ""), null, {}, swatch, words, make("b", "", value.text), make("span", "tnb-tooltip-each", value.each));
     });
     this.fill(this.changes, marks.map(o => [o, step !== null]), ([mark, pinned]) => {
       const row = make("div", "", `⚑ ${mark.word || mark.kind}${mark.gone ? " (discarded)" : ""} `), [name, verb, given] = mark.action || [];

@@ -3,28 +3,26 @@
 class Toolbar {
   constructor(view) {
     this.view = view;
-    this.box = make("div", "tnb-toolbar", null, { role: "group", "aria-label": "charts" });
-    this.axes = make("div", "tnb-segments", null, { role: "radiogroup", "aria-label": "horizontal axis" });
-    for (const [name, axis] of Object.entries(AXES)) this.addAxis(name, axis.title);
-    const smooth = make("label", "tnb-smooth");
-    this.slider = make("input", "tnb-slider", null, { type: "range", min: "0", max: "40", step: "1", "aria-label": "smoothing: steps in the running mean" });
+    this.axis = make("select", "tnb-field tnb-small", null, { "aria-label": "horizontal axis", change: () => view.setAxis(this.axis.value) });
+    this.logX = make("button", "tnb-tool", "log", { type: "button", "aria-pressed": "false", "aria-label": "logarithmic horizontal axis", click: () => view.setLogX(!view.logX) });
+    const input = () => { this.own = true; view.smooth(this.window()); this.describe(); };
+    this.slider = make("input", "tnb-slider", null, { type: "range", min: "0", max: "40", step: "1", "aria-label": "smoothing: steps in the running mean", input });
     this.words = make("output", "tnb-smooth-words");
-    this.slider.addEventListener("input", () => { this.own = true; this.view.smooth(this.window()); this.describe(); });
-    smooth.append(make("span", "", "Smoothing"), this.slider, this.words);
-    this.reset = make("button", "tnb-button tnb-quiet tnb-reset", "Whole run", { type: "button" });
-    this.reset.addEventListener("click", () => this.view.zoomTo(null));
+    this.reset = make("button", "tnb-button tnb-quiet tnb-reset", "Whole run", { type: "button", click: () => view.whole() });
     this.legend = make("div", "tnb-legend", null, { role: "group", "aria-label": "legend: show or hide" });
-    this.entries = new Map();
-    this.box.append(this.axes, this.reset, smooth, view.sections.search, this.legend);
+    const smooth = make("label", "tnb-smooth", null, {}, make("span", "", "Smoothing"), this.slider, this.words);
+    this.box = make("div", "tnb-toolbar", null, { role: "group", "aria-label": "charts" }, this.axis, this.logX, this.reset, smooth, view.sections.search, this.legend);
     this.zoomed(false);
+    this.columns([]);
   }
 
-  addAxis(name, title) {
-    const label = make("label"), input = make("input", "", null, { type: "radio", name: `tnb-${this.view.id}-axis`, value: name });
-    input.checked = name === this.view.axis;
-    input.addEventListener("change", () => this.view.setAxis(name));
-    label.append(input, make("span", "", title));
-    this.axes.append(label);
+  // What charts can be drawn against: the axes, and the columns, as pairs of a name and a title.
+  columns(pairs) {
+    const key = JSON.stringify(pairs);
+    if (this.axis.key === key) return;
+    this.axis.key = key;
+    this.axis.replaceChildren(...[...Object.entries(AXES).map(([name, { title }]) => [name, title]), ...pairs].map(([value, text]) => make("option", "", text, { value })));
+    this.axis.value = this.view.against ?? this.view.axis;
   }
 
   // The slider runs over powers of ten: 1 to 10,000 steps.
@@ -48,23 +46,11 @@ class Toolbar {
 
   // entries: [{key, text, kind, color}]
   list(entries) {
-    const keys = new Set(entries.map(o => o.key));
-    for (const [key, { node }] of this.entries) if (!keys.has(key)) { node.remove(); this.entries.delete(key); }
-    entries.forEach((entry, i) => {
-      let held = this.entries.get(entry.key);
-      if (!held) this.entries.set(entry.key, held = this.addEntry(entry));
-      setText(held.text, entry.text);
-      held.swatch.style.setProperty("--c", entry.color);
-      setAttribute(held.node, "aria-pressed", String(!this.view.hidden.has(entry.key)));
-      if (this.legend.children[i] !== held.node) this.legend.insertBefore(held.node, this.legend.children[i] || null);
-    });
-  }
-
-  addEntry({ key, kind }) {
-    const node = make("button", "tnb-entry", null, { type: "button", "data-key": key }), swatch = make("i", "tnb-swatch tnb-swatch-" + kind), text = make("span");
-    node.append(swatch, text);
-    node.addEventListener("click", () => this.view.toggle(key));
-    return { node, swatch, text };
+    const listed = JSON.stringify(entries), entry = ({ key, text, kind, color }) => make("button", "tnb-entry", null, { type: "button", "data-key": key, click: () => this.view.toggle(key) },
+      make("i", "tnb-swatch tnb-swatch-" + kind, null, { style: `--c: ${color}` }), make("span", "", text));
+    if (listed !== this.listed) this.legend.replaceChildren(...entries.map(entry));
+    this.listed = listed;
+    for (const node of this.legend.children) setAttribute(node, "aria-pressed", String(!this.view.hidden.has(node.dataset.key)));
   }
 }
 
@@ -76,8 +62,7 @@ class Sections {
   constructor(view) {
     Object.assign(this, { view, held: new Map(), kept: { pinned: [], folded: {} }, asked: new Set() });
     this.box = make("div", "tnb-sections");
-    this.search = make("input", "tnb-field tnb-search", null, { type: "search", placeholder: "Find a metric", "aria-label": "find a metric" });
-    this.search.addEventListener("input", () => this.arrange());
+    this.search = make("input", "tnb-field tnb-search", null, { type: "search", placeholder: "Find a metric", "aria-label": "find a metric", input: () => this.arrange() });
     try { Object.assign(this.kept, JSON.parse(localStorage.getItem(KEPT))); } catch {}   // a page without storage forgets
   }
 
@@ -100,8 +85,8 @@ class Sections {
     let open = 0;
     for (const [name, cards] of places) {
       if (!this.held.has(name)) this.held.set(name, this.build(name));
-      const { box, count, grid } = this.held.get(name), shown = cards.filter(card => matches(words, card.title));
-      const metrics = cards.filter(o => o.metric !== undefined).length, folded = name && !words && (this.kept.folded[name] ?? (name !== "Pinned" && metrics && open + metrics > OPEN));
+      const { box, count, grid } = this.held.get(name), { full } = this.view, shown = cards.filter(card => full ? card === full : matches(words, card.title));
+      const metrics = cards.filter(o => o.metric !== undefined).length, folded = name && !full && !words && (this.kept.folded[name] ?? (name !== "Pinned" && metrics && open + metrics > OPEN));
       if (!folded) { open += metrics; wanted.push(...shown); }
       cards.forEach((card, i) => {
         show(card.box, shown.includes(card));
@@ -122,11 +107,9 @@ class Sections {
   }
 
   build(name) {
-    const box = make("details", "tnb-section"), head = make("summary", "", name), count = make("span", "tnb-of"), grid = make("div", "tnb-grid");
-    head.append(count);
-    head.addEventListener("click", event => { event.preventDefault(); this.kept.folded[name] = box.open; this.keep(); });
+    const count = make("span", "tnb-of"), grid = make("div", "tnb-grid"), click = event => { event.preventDefault(); this.kept.folded[name] = box.open; this.keep(); };
+    const head = make("summary", "", name, { click }, count), box = make("details", "tnb-section", null, {}, head, grid);
     show(head, name);
-    box.append(head, grid);
     return { box, count, grid };
   }
 }

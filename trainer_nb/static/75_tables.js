@@ -2,22 +2,16 @@
 
 // An empty table that scrolls: {scroll, head, body}.
 function tableBox(label) {
-  const scroll = make("div", "tnb-scroll", null, { tabindex: "0", role: "region", "aria-label": `table of ${label}` }), table = make("table", "tnb-table"), thead = make("thead"), head = make("tr"), body = make("tbody");
-  thead.append(head);
-  table.append(thead, body);
-  scroll.append(table);
-  return { scroll, head, body };
+  const head = make("tr"), body = make("tbody"), table = make("table", "tnb-table", null, {}, make("thead", "", null, {}, head), body);
+  return { head, body, scroll: make("div", "tnb-scroll", null, { tabindex: "0", role: "region", "aria-label": `table of ${label}` }, table) };
 }
 
 class Evaluations {
   constructor() {
-    this.box = make("div", "tnb-card tnb-table-card", null, { role: "group", "aria-label": "evaluations" });
-    const head = make("div", "tnb-card-head");
-    this.note = make("span", "tnb-card-note");
-    head.append(make("h4", "tnb-card-title", "Evaluations"), this.note);
     Object.assign(this, tableBox("evaluations"));
-    this.box.append(head, this.scroll);
-    show(this.box, false);
+    this.note = make("span", "tnb-card-note");
+    const head = make("div", "tnb-card-head", null, {}, make("h4", "tnb-card-title", "Evaluations"), this.note);
+    this.box = make("div", "tnb-card tnb-table-card", null, { role: "group", "aria-label": "evaluations", hidden: "" }, head, this.scroll);
   }
 
   update({ columns = [], rows = [], earlier = 0 }) {

@@ -7,7 +7,7 @@ const PATIENCE = 2000;   // ms after which the page shows the hint that clicks w
 
 class View {
   constructor(model, el) {
-    Object.assign(this, { el, id: randomId(), axis: "steps", weight: 0, zoom: null, hidden: new Set(), left: new Set(), marked: null, hovered: null, pinned: null });
+    Object.assign(this, { el, id: randomId(), axis: "steps", logX: false, against: null, full: null, weight: 0, zoom: null, hidden: new Set(), left: new Set(), marked: null, hovered: null, pinned: null });
     Object.assign(this, { runs: new Map(), places: new Map(), order: [], metrics: {}, marks: [], logs: new Set(), status: {}, charts: new Map(), heats: new Map() });
     this.openedAt = Date.now();
     this.root = make("div", "tnb", null, { "data-lm-suppress-shortcuts": "true" });
@@ -21,7 +21,10 @@ class View {
     el.append(this.root);
     // A notebook's shortcuts are not meant here, but for saving.
     const saving = event => (event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "s", command = event => event.ctrlKey || event.metaKey;
-    this.keys = event => { if (!saving(event) && (!command(event) || event.target.matches("input, select, pre"))) event.stopPropagation(); };
+    this.keys = event => {
+      if (event.key === "Escape" && this.full && !event.defaultPrevented) this.enlarge(this.full);
+      if (!saving(event) && (!command(event) || event.target.matches("input, select, pre"))) event.stopPropagation();
+    };
     this.root.addEventListener("keydown", this.keys);
     // Before JupyterLab and Notebook 7 (which listen at the document) look for the mark: it stands at the element with the focus as well,
     // since shortcuts of Notebook 7 that are meant for any element with the focus are looked for there first.
@@ -38,29 +41,23 @@ class View {
   }
 
   build() {
-    this.waiting = make("p", "tnb-waiting", null, { role: "status" });
     this.waitingText = make("span", "", "Connecting to the kernel …");
-    this.waiting.append(icon("wait"), this.waitingText);
-    this.body = make("div", "tnb-body");
-    this.body.hidden = true;
+    this.waiting = make("p", "tnb-waiting", null, { role: "status" }, icon("wait"), this.waitingText);
     this.header = new Header();
     this.controls = new Controls(this);
     this.settings = new Settings(this);
-    this.hint = make("p", "tnb-hint");
     this.hintText = make("span");
-    this.hint.append(icon("info"), this.hintText);
+    this.hint = make("p", "tnb-hint", null, { hidden: "" }, icon("info"), this.hintText);
     this.notices = new Notices(this);
     this.sections = new Sections(this);
     this.toolbar = new Toolbar(this);
     this.evaluations = new Evaluations();
-    this.foot = make("div", "tnb-foot");
+    this.foot = make("div", "tnb-foot", null, {}, this.evaluations.box, this.notices.box);
     this.samples = make("div", "tnb-card tnb-samples", null, { role: "group", "aria-label": "samples", hidden: "" });
-    this.foot.append(this.evaluations.box, this.notices.box);
-    this.control = make("div", "tnb-control");
-    this.control.append(this.controls.box, this.settings.bar, this.settings.panel);
-    this.body.append(this.header.box, this.control, this.hint, this.notices.line, this.toolbar.box, this.sections.box, this.samples, this.foot);
+    this.control = make("div", "tnb-control", null, {}, this.controls.box, this.settings.bar, this.settings.panel);
+    const parts = [this.header.box, this.control, this.hint, this.notices.line, this.toolbar.box, this.sections.box, this.samples, this.foot];
+    this.body = make("div", "tnb-body", null, { hidden: "" }, ...parts);
     this.root.append(this.waiting, this.body);
-    show(this.hint, false);
     this.tooltip = new Tooltip(this);
     this.root.addEventListener("pointerdown", event => { if (this.pinned && !event.target.closest(".tnb-tooltip, .tnb-plot")) this.pin(null); });
   }
@@ -201,13 +198,14 @@ class View {
   // From where to where the axis goes: the zoom, or all that is shown.
   range() {
     if (this.zoom) return this.zoom;
-    const { column } = AXES[this.axis], extent = new Extent(false);
+    const { column } = AXES[this.axis], { logX } = this, extent = new Extent(logX);
     for (const run of this.shown()) {
-      if (run.rows) { extent.add(run.get(0, column)); extent.add(run.last(column)); }
+      if (run.rows) { extent.add(run.get(logX ? Math.min(run.find(column, Number.MIN_VALUE), run.rows - 1) : 0, column)); extent.add(run.last(column)); }
       if (!this.hidden.has("kind:left")) for (let i = 0; i < run.left.length; i += WIDE) extent.add(run.left[i + column]);
       for (const points of Object.values(this.metrics[run.id] || {})) for (const end of [0, points.length - 1]) if (points[end]) extent.add(points[end][column]);
     }
     if (extent.low > extent.high) return null;
+    if (logX) return extent.low < extent.high ? [extent.low, extent.high] : [extent.low / 2, extent.low * 2];
     const low = extent.low > 0.3 * extent.high ? extent.low : Math.min(0, extent.low);
     return extent.high > low ? [low, extent.high] : [low - 0.5, low + 0.5];
   }
@@ -224,6 +222,8 @@ class View {
       }
     }
     for (const [key, chart] of this.charts) if (!wanted.has(key)) { chart.stop(); this.charts.delete(key); }
+    if (this.full && !this.cards().includes(this.full)) this.enlarge(this.full);
+    this.toolbar.columns([...QUANTITIES.filter(o => wanted.has(o.key)).map(o => [o.key, o.title]), ...[...names].sort(inOrder).map(o => [o, o])]);
     const old = this.charts;
     this.charts = new Map([...wanted].map(([key, build]) => [key, old.get(key) || build()]));
     this.sections.arrange();
@@ -256,10 +256,14 @@ class View {
     this.invalidate();
   }
 
+  // One of the axes, or a column against which each chart is drawn.
   setAxis(name) {
-    const [from, to] = [AXES[this.axis].column, AXES[name].column];
-    this.axis = name;
+    const [from, to] = [this.axis, AXES[name] ? name : this.axis].map(o => AXES[o].column);
+    this.against = AXES[name] ? null : name;
+    if (!this.against) this.axis = name;
+    else if (!QUANTITIES.some(o => o.key === name)) this.want([name]);
     this.pinned = this.hovered = null;
+    for (const card of this.cards()) card.zoomX = card.zoomY = null;
     this.zoomTo(this.zoom && this.zoom.map(o => this.main().convert(o, from, to)));
   }
 
@@ -267,11 +271,34 @@ class View {
     this.zoom = null;
     const whole = range && this.range();
     if (whole) {
-      const [a, b] = [Math.max(whole[0], range[0]), Math.min(whole[1], range[1])];
+      // what would go beyond an end is moved back
+      const over = Math.max(whole[0] - range[0], 0) || Math.min(whole[1] - range[1], 0), [a, b] = [Math.max(whole[0], range[0] + over), Math.min(whole[1], range[1] + over)];
       if (b > a && (a > whole[0] || b < whole[1])) this.zoom = [a, b];
     }
-    this.toolbar.zoomed(Boolean(this.zoom));
+    this.toolbar.zoomed(this.zoom || this.cards().some(o => o.zoomX || o.zoomY));
     this.invalidate();
+  }
+
+  // Everything in sight, in all charts.
+  whole() {
+    for (const card of this.cards()) card.zoomX = card.zoomY = null;
+    this.zoomTo(null);
+  }
+
+  setLogX(log) {
+    this.logX = log;
+    setAttribute(this.toolbar.logX, "aria-pressed", String(log));
+    for (const card of this.cards()) card.zoomX = null;
+    this.zoomTo(this.zoom);
+  }
+
+  // Show one chart alone, or all again.
+  enlarge(card) {
+    this.full = this.full === card ? null : card;
+    setAttribute(this.root, "data-full", this.full && "");
+    setAttribute(card.wide, "aria-pressed", String(Boolean(this.full)));
+    this.sections.arrange();
+    card.box.scrollIntoView({ block: "nearest" });
   }
 
   smooth(steps) {
@@ -298,7 +325,7 @@ class View {
   tell() {
     const at = this.hovered;
     if (!at || !at.card.x) { this.tooltip.hide(); return; }
-    const { card, x } = at, box = card.plot.getBoundingClientRect(), own = this.root.getBoundingClientRect(), place = card.x.at(x), main = this.main();
+    const { card, x } = at, box = card.plot.getBoundingClientRect(), own = this.root.getBoundingClientRect(), place = card.placeAt(x), main = this.main();
     const values = this.ordered(card, card.valuesAt(x)), under = o => !this.hidden.has("kind:marks") && Math.abs(card.x.at(this.placeOf(o)) - place) < 6;
     const marks = this.marks.filter(under).slice(0, 8);
     const row = main.nearest(AXES[this.axis].column, x), near = row >= 0 ? main.convert(x, AXES[this.axis].column, 0) : x;

@@ -1,4 +1,4 @@
-// Makes saved pictures interactive: a crosshair with values, zoom by dragging, a legend that switches curves on and off.
+// Makes saved pictures interactive: a crosshair with values, zoom, files, a legend that switches curves on and off.
 // The numbers stand in JSON behind each image, which remains where no script runs. Whatever comes from outside is set as text.
 
 const STYLE = `
@@ -8,161 +8,104 @@ const STYLE = `
 .tnb-picture button[aria-pressed=false] { opacity: .45; text-decoration: line-through; }
 .tnb-picture button:focus-visible, .tnb-picture button:hover { background: rgba(127, 127, 127, .18); }
 .tnb-picture i { flex: none; width: 14px; height: 3px; border-radius: 2px; background: var(--c); opacity: var(--o, 1); }
-.tnb-picture svg { display: block; width: 100%; overflow: hidden; cursor: crosshair; touch-action: pan-y; user-select: none; }
-.tnb-picture text { fill: currentColor; font-size: 11px; stroke: none; }
+.tnb-picture .plot { width: 100%; overflow: hidden; cursor: crosshair; touch-action: pan-y; user-select: none; }
+.tnb-picture [hidden] { display: none !important; }
 .tnb-picture .soft { opacity: .65; }
 .tnb-picture .cell { flex-grow: 1; min-width: 0; }
 .tnb-picture .legend { width: 100%; display: flex; flex-wrap: wrap; align-items: center; gap: 2px 8px; }
 .tnb-picture .hint { margin-left: auto; font-size: 11px; opacity: .6; }
-.tnb-picture .head[hidden] { display: none; }
 .tnb-picture .head { display: flex; gap: 8px; white-space: nowrap; overflow: hidden; min-height: 20px; }
+.tnb-picture .gap { margin-left: auto; }
+.tnb-picture .tnb-tool { padding: 0 4px; border: 0; background: none; color: inherit; font: inherit; font-size: 11px; opacity: .65; cursor: pointer; appearance: none; text-decoration: none !important; }
+.tnb-picture .tnb-tool[aria-pressed=true] { opacity: 1; box-shadow: inset 0 0 0 1px currentColor; }
+.tnb-picture .cell:not(:hover, :focus-within) .tnb-tool:not([aria-pressed=true]) { opacity: 0; }
+.tnb-picture option { color: #000; background: #fff; }
 .tnb-picture .note { font-size: 11px; font-weight: 600; }
 .tnb-picture .tip { position: absolute; z-index: 9; pointer-events: none; padding: 6px 9px; border: 1px solid rgba(127, 127, 127, .5); border-radius: 6px; font-size: 12px; white-space: nowrap; box-shadow: 0 3px 14px rgba(0, 0, 0, .16); }
 .tnb-picture .tip div { display: flex; align-items: center; gap: 7px; }
 .tnb-picture .tip b { margin-left: auto; padding-left: 10px; }`;
 
-function html(parent, tag, cls = "", text = "") {
-  const node = parent.appendChild(document.createElement(tag));
-  node.className = cls;
-  node.textContent = text;
-  return node;
-}
+const html = (parent, ...given) => parent.appendChild(make(...given));
 
-function svg(parent, tag, attributes = {}, text = "") {
-  const node = parent.appendChild(document.createElementNS("http://www.w3.org/2000/svg", tag));
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  if (text !== "") node.textContent = text;
-  return node;
+// The outline of a histogram as a line.
+function barsLine({ edges, counts, ...rest }) {
+  return { ...rest, edges, counts, style: "bars", x: edges.flatMap(o => [o, o]), y: [0, ...counts.flatMap(o => [o, o]), 0] };
 }
-
-const ticksOf = ({ low, high, log }, count) => (log ? logTicks : linearTicks)(low, high, count);
-function nearest(values, x) { return values.reduce((best, o) => o !== null && (best === null || Math.abs(o - x) < Math.abs(best - x)) ? o : best, null); }
 
 // A panel: its axes, and what is drawn between them.
-class Plot {
+class Panel extends Plot {
   constructor(picture, panel, index) {
-    Object.assign(this, { picture, ...panel });
+    super();
+    const { x, y, xlog, ylog, rows, labels, bars, heats, marks, ...rest } = panel, [heat] = heats, steps = bars.map(barsLine), lines = [...steps, ...panel.lines];
+    Object.assign(this, { picture, ...rest, all: lines, words: marks, log: ylog, logX: xlog, unit: x, high: y, rows, names: labels, fixed: labels.length > 0 });
     // these share a zoom and a crosshair
-    this.group = panel.x === "step" ? "step" : index;
-    this.cell = html(picture.box, "div", "cell");
-    const head = html(this.cell, "div", "head");
-    html(head, "b", "", this.title);
+    this.group = x === "step" ? "step" : index;
     // each row is an axis of its own; a long name stands below the values; of runs, the one that is pointed at is told
-    Object.assign(this, { parallel: this.rows.length > 0 && !this.x, below: this.x.length > 12 });
-    this.runs = this.lines.some(o => o.words);
+    Object.assign(this, { parallel: rows.length > 0 && !x, below: x.length > 12, runs: lines.some(o => o.words) });
+    if (heat) this.heat = { ...heat, names: heat.rows, rows: heat.rows.length, edges: columnEdges(heat.x), value: (row, column) => heat.values[row][column], extent: new Extent(heat.log, [heat.low, heat.high]) };
     let owner = "";
-    for (const line of this.lines) {
+    for (const line of lines) {
       let at = 0;
       // whole numbers come as differences, which are short
-      if (line.steps) line.x = line.steps.map(o => at += o);
+      const places = line.steps ? line.steps.map(o => at += o) : line.x, values = line.y, known = o => o === null ? NaN : o;
       // a line's marks go with it
-      line.owner = owner = line.name || owner;
+      Object.assign(line, { owner: owner = line.name || owner, hue: line.color, loose: rows.length > 0 || places.includes(null), places, values, count: values.length, x: i => known(places[i]), y: i => known(values[i]) });
     }
-    const main = this.lines.find(o => o.style === "line");
-    head.hidden = !this.title;
-    if (picture.live && main) html(head, "span", "soft", number(main.y.filter(Number.isFinite).pop()));
-    this.svg = svg(this.cell, "svg", { role: "img", "aria-label": this.title });
+    this.cell = html(picture.box, "div", "cell");
+    const head = html(this.cell, "div", "head"), main = lines.find(o => o.style === "line");
+    this.head = html(head, "b", "", this.title);
+    if (picture.live && main) html(head, "span", "soft", number(main.values.filter(Number.isFinite).pop()));
+    html(head, "span", "gap");
+    addTools(head, this, this.title || "chart");
+    this.svg = html(this.cell, "div", "plot", null, { role: "img", "aria-label": this.title, tabindex: 0 });
     if (this.note) html(this.cell, "div", "note", this.note);
-    this.listen();
+    this.gestures = new Gestures(this.svg, this);
   }
 
+  get colors() { return this.picture.colors; }
+  get zoomedX() { return this.picture.zooms.has(this.group); }
   shown(things) { return things.filter(o => !this.picture.hidden.has(o.owner ?? o.name)); }
+  color(hue) { return hue === null ? this.colors.muted : this.colors.hue(hue); }
 
   // All places on the horizontal axis.
-  places() { return this.xspan ?? [...this.lines, ...this.heats].flatMap(o => o.x).concat(this.bars.flatMap(o => o.edges)); }
+  places() { return this.xspan ?? [...this.all.flatMap(o => o.places), ...this.heat?.x ?? []]; }
 
-  // The values in sight, and those beside them, to which lines lead.
-  seen(line) {
-    const [low, high] = this.range, inside = (x, i) => x !== null && (line.x[i + 1] ?? x) >= low && (line.x[i - 1] ?? x) <= high;
-    return line.y.filter((o, i) => inside(line.x[i], i) && o !== null);
-  }
-
-  // From where to where the values go. Single steps far from everything else leave the picture, as in the live view.
-  heights() {
-    const lines = this.shown(this.lines), values = faint => lines.filter(o => faint === (o.style === "faint")).flatMap(o => this.seen(o));
-    const faint = values(true).sort((a, b) => a - b), sure = values(false).concat(this.shown(this.bars).flatMap(o => [0, ...o.counts]));
-    return new Extent(this.ylog, sure).around(faint, new Extent(this.ylog, faint)) ?? { low: this.ylog ? 0.1 : 0, high: 1, above: null, below: null };
-  }
-
-  draw(height) {
-    const width = this.svg.clientWidth || this.cell.clientWidth, rows = this.labels, names = this.picture.named(this) ? rows : [];
-    this.range = this.picture.rangeOf(this);
-    const { low, high, above, below } = this.heights(), top = this.y ? 20 : 12, bottom = height - (this.below ? 34 : 20), count = Math.max(2, Math.floor((bottom - top) / 28));
-    this.yScale = rows.length ? new Scale(-0.5, rows.length - 0.5, top, bottom) : new Scale(low, high, bottom, top, this.ylog);
-    const ticks = rows.length ? [] : ticksOf(this.yScale, count), words = place => this.parallel ? this.marks.filter(o => o.x === place).map(o => o.word.length + 1) : [];
-    const longest = Math.max(0, ...ticks.map(o => o.text.length), ...names.map(o => o.length), ...words(0));
-    const left = rows.length && !names.length ? 8 : Math.max(34, longest * 6.2 + 12), right = width - (this.heats.length ? 58 : 8 + 6.2 * Math.max(0, ...words(1)));
-    this.xScale = new Scale(...this.range, left, right, this.xlog);
-    Object.assign(this, { left, right, top, bottom, rowNames: rows });
-    this.svg.replaceChildren();
+  show(height) {
     this.svg.style.height = height + "px";
-    this.axes(ticks, rows, names.length > 0);
-    // a nested picture cuts off what lies beyond the axes
-    const x = left - 5, y = top - 5, across = Math.max(1, right - left + 10), down = bottom - top + 6;
-    const inside = svg(this.svg, "svg", { x, y, width: across, height: down, viewBox: `${x} ${y} ${across} ${down}`, style: `width: ${across}px` });
-    for (const heat of this.heats) this.heat(inside, heat);
-    for (const bar of this.shown(this.bars)) this.bar(inside, bar);
+    this.size = [this.svg.clientWidth || this.cell.clientWidth, height];
+    const pen = new SvgPen(), [width] = this.size;
+    this.draw(pen, width, height);
+    this.svg.innerHTML = pen.file(width, height);   // in which texts are escaped
+    this.over = this.svg.firstChild.appendChild(document.createElementNS("http://www.w3.org/2000/svg", "g"));
+  }
+
+  draw(pen, width, height) {
+    const range = this.range = this.picture.rangeOf(this), shown = this.shown(this.all), depth = ({ owner }) => this.all.findIndex(o => o.owner === owner);
+    for (const line of shown) Object.assign(line, { color: this.color(line.hue), dash: dashOf(line.hue), alpha: line.style === "faint" ? 0.35 : 1 });
     // of several runs the first lies above the others, as in the live view
-    const lines = this.shown(this.lines), depth = ({ owner }) => this.lines.findIndex(o => o.owner === owner);
-    if (this.picture.live && !lines.some(o => o.style === "faint")) lines.sort((a, b) => depth(b) - depth(a));
-    for (const line of lines) this.line(inside, line);
-    const places = this.labelRows();
-    this.marks.forEach((mark, i) => this.mark(inside, mark, places[i]));
-    if (above !== null) svg(this.svg, "text", { x: right, y: top + 10, "text-anchor": "end", class: "soft" }, "↑ up to " + number(above));
-    if (below !== null) svg(this.svg, "text", { x: right, y: bottom - 5, "text-anchor": "end", class: "soft" }, "↓ down to " + number(below));
-    this.over = svg(this.svg, "g");
+    if (this.picture.live && !shown.some(o => o.style === "faint")) shown.sort((a, b) => depth(b) - depth(a));
+    this.lines = shown;
+    pen.font = FONT;
+    const room = end => this.parallel ? Math.max(0, ...this.words.filter(o => o.x === end).map(o => pen.measureText(o.word).width + 14)) : 0;
+    const y = this.heights(range) ?? { low: this.log ? 0.1 : 0, high: 1, above: null, below: null };
+    this.drawOn(pen, width, height, range, y, { top: this.high ? 20 : 14, bottom: this.below ? 34 : 22, left: Math.max(32, room(0)), right: this.heat ? 58 : 8 + room(1), named: this.picture.named(this) });
   }
 
-  axes(ticks, rows, named) {
-    const { left, right, top, bottom } = this, every = Math.ceil(11 * rows.length / (bottom - top));
-    const text = (x, y, anchor, words) => svg(this.svg, "text", { x, y, "text-anchor": anchor, class: "soft" }, words);
-    for (const { at, text: words } of ticks) {
-      const y = Math.round(this.yScale.at(at)) + 0.5;
-      svg(this.svg, "path", { d: `M${left} ${y}H${right}`, stroke: "currentColor", "stroke-opacity": 0.12 });
-      text(left - 6, y + 3.5, "end", words);
-    }
-    rows.forEach((name, i) => {
-      const y = this.yScale.at(i);
-      if (named && i % every === 0) text(left - 6, this.parallel ? y - 3 : y + 3.5, "end", name);
-      if (!this.heats.length) svg(this.svg, "path", { d: `M${left} ${y}H${right}`, stroke: "currentColor", "stroke-opacity": 0.12 });
-    });
-    const across = this.parallel ? [] : ticksOf(this.xScale, Math.max(3, Math.floor((right - left) / 75))), word = this.x && !this.below ? this.x.length * 6.2 + 30 : 0;
-    for (const { at, text: words } of across) if (this.xScale.at(at) < right - word) text(this.xScale.at(at), bottom + 15, "middle", words);
-    if (this.x) text(right, bottom + (this.below ? 29 : 15), "end", this.x);
-    if (this.y) text(left - 6, 10, this.y.length > 8 ? "start" : "end", this.y).setAttribute("x", this.y.length > 8 ? 0 : left - 6);
-    if (!this.parallel) svg(this.svg, "path", { d: `M${left} ${bottom + 0.5}H${right}`, stroke: "currentColor", "stroke-opacity": 0.35 });
-  }
-
-  color(thing) { return thing.color === null ? "currentColor" : this.picture.hues[thing.color % this.picture.hues.length]; }
-
-  line(parent, line) {
-    const stroke = this.color(line), path = [];
-    let pen = "M";
-    line.x.forEach((x, i) => {
-      const a = x === null ? NaN : this.xScale.at(x), b = line.y[i] === null ? NaN : this.yScale.at(line.y[i]);
-      if (!Number.isFinite(a + b)) { pen = "M"; return; }
-      if (line.style === "points") svg(parent, "circle", { cx: a, cy: b, r: 3.2, fill: this.rows.length ? stroke : this.picture.surface, stroke, "stroke-width": 1.6, "data-of": line.name });
-      path.push(pen + a.toFixed(1) + " " + b.toFixed(1));
-      pen = "L";
-    });
-    if (path.length === 1 && line.style !== "points") svg(parent, "path", { d: path[0] + "h0", stroke, "stroke-width": 7, "stroke-linecap": "round" });
-    const look = { faint: { "stroke-width": 1, "stroke-opacity": 0.35 }, dashed: { "stroke-width": 1.4, "stroke-dasharray": "5 4", "stroke-opacity": 0.75 } }[line.style] || { "stroke-width": 2, "stroke-dasharray": dashOf(line.color).join(" ") };
-    if (line.style !== "points") svg(parent, "path", { d: path.join(""), fill: "none", stroke, "stroke-linejoin": "round", "data-of": line.name, ...look });
-  }
-
-  bar(parent, { edges, counts, color }) {
-    const floor = this.ylog ? this.bottom : this.yScale.at(0), top = o => { const y = this.yScale.at(o); return Number.isFinite(y) ? y.toFixed(1) : this.bottom; };
-    const path = counts.map((o, i) => `V${top(o)}H${this.xScale.at(edges[i + 1]).toFixed(1)}`).join("");
-    svg(parent, "path", { d: `M${this.xScale.at(edges[0]).toFixed(1)} ${floor}${path}V${floor}Z`, fill: this.color({ color }), "fill-opacity": 0.35, stroke: this.color({ color }) });
+  // Words of moments and of points.
+  marksBefore(pen) {
+    const { left } = this.area, rows = this.labelRows(pen);
+    Object.assign(pen, { font: FONT, textBaseline: "alphabetic", textAlign: "left" });
+    if (this.high) pen.fillText(this.high, Math.max(0, left - 7 - pen.measureText(this.high).width), 10);
+    this.words.forEach((mark, i) => this.mark(pen, mark, rows[i]));
   }
 
   // A line for the label of each moment, as in the image: labels point inwards and do not overlap, and a moment under a label
   // begins below it. Undefined where all lines are taken.
-  labelRows() {
-    const taken = [[], [], [], []], rows = [], at = this.marks.map(o => this.xScale.at(o.x)), far = o => Math.min(at[o] - this.left, this.right - at[o]);
-    const order = [...at.keys()].filter(i => this.marks[i].y === null && at[i] >= this.left - 1 && at[i] <= this.right + 1).sort((a, b) => far(a) - far(b));
+  labelRows(pen) {
+    const { left, width } = this.area, right = left + width, taken = [[], [], [], []], rows = [], at = this.words.map(o => this.x.at(o.x)), far = o => Math.min(at[o] - left, right - at[o]);
+    const order = [...at.keys()].filter(i => this.words[i].y === null && at[i] >= left - 1 && at[i] <= right + 1).sort((a, b) => far(a) - far(b));
     for (const i of order) {
-      const width = 6.2 * this.marks[i].word.length + 8, [from, to] = at[i] > (this.left + this.right) / 2 ? [at[i] - width, at[i]] : [at[i], at[i] + width];
+      const wide = pen.measureText(this.words[i].word).width + 8, [from, to] = at[i] > (left + right) / 2 ? [at[i] - wide, at[i]] : [at[i], at[i] + wide];
       const over = taken.findLastIndex(spans => spans.some(([a, b]) => a < at[i] && at[i] < b));
       const row = taken.findIndex((spans, k) => k > over && spans.every(([a, b]) => to <= a || b <= from));
       if (row >= 0) taken[rows[i] = row].push([from, to]);
@@ -170,130 +113,103 @@ class Plot {
     return rows;
   }
 
-  mark(parent, mark, row) {
-    const at = this.xScale.at(mark.x), late = at > (this.left + this.right) / 2, color = this.color(mark), anchor = late ? "end" : "start";
-    if (!Number.isFinite(at) || at < this.left - 1 || at > this.right + 1) return;
+  mark(pen, mark, row) {
+    const { left, top, width, height } = this.area, at = this.x.at(mark.x), late = at > left + width / 2;
+    if (!(at >= left - 1 && at <= left + width + 1)) return;
+    Object.assign(pen, { strokeStyle: this.color(mark.color), fillStyle: this.color(mark.color), textAlign: late ? "right" : "left", lineWidth: 1 });
+    pen.beginPath();
     if (mark.y === null) {
-      svg(parent, "path", { d: `M${at} ${this.top + 13 * (row ?? 4)}V${this.bottom}`, stroke: color, "stroke-dasharray": "2 3", "stroke-opacity": 0.8 });
-      if (row !== undefined) svg(parent, "text", { x: at + (late ? -5 : 5), y: this.top + 9 + 13 * row, "text-anchor": anchor, style: `fill: ${color}` }, mark.word);
+      pen.setLineDash([2, 3]);
+      pen.moveTo(at, top + 13 * (row ?? 4));
+      pen.lineTo(at, top + height);
+      pen.stroke();
+      pen.setLineDash([]);
+      if (row !== undefined) pen.fillText(mark.word, at + (late ? -5 : 5), top + 9 + 13 * row);
       return;
     }
     // the words of the ends of an axis stand beside it, where no line passes
-    const y = this.yScale.at(mark.y), [toward, dx, dy] = this.parallel && { 0: ["end", this.left - 6 - at, 10], 1: ["start", 9, 3.5] }[mark.x] || [anchor, late ? -7 : 7, -6];
-    if (!this.parallel) svg(parent, "circle", { cx: at, cy: y, r: 4, fill: "none", stroke: color, "stroke-width": 2 });
-    const style = `fill: ${color}; stroke: ${this.picture.surface}; stroke-width: 3px; paint-order: stroke`;
-    svg(this.parallel ? this.svg : parent, "text", { x: at + dx, y: y + dy, "text-anchor": toward, style }, mark.word);
+    const y = this.y.at(mark.y), [toward, dx, dy] = this.parallel && { 0: ["right", -7, 10], 1: ["left", 9, 3.5] }[mark.x] || [pen.textAlign, late ? -7 : 7, -6];
+    if (!this.parallel) { pen.arc(at, y, 4, 0, 7); pen.stroke(); }
+    Object.assign(pen, { textAlign: toward, strokeStyle: this.colors.surface, lineWidth: 3 });
+    if (!this.parallel) pen.strokeText(mark.word, at + dx, y + dy);
+    pen.fillText(mark.word, at + dx, y + dy);
   }
 
-  // A column reaches half-way to its neighbours; one pixel for each cell, and a column of them for each pixel across.
-  heat(parent, heat) {
-    const { x, rows, values } = heat, ends = columnEdges(x), columns = Math.max(1, Math.round(this.right - this.left));
-    const canvas = document.createElement("canvas"), pen = Object.assign(canvas, { width: columns, height: rows.length }).getContext("2d"), data = pen.createImageData(columns, rows.length);
-    // −1 where nothing was measured
-    heat.column = at => ends.findIndex((o, i) => at >= o && at < ends[i + 1]);
-    const scale = new Extent(heat.log, [heat.low, heat.high]);
-    for (let i = 0; i < columns; i++) {
-      const column = heat.column(this.xScale.value(this.left + i + 0.5));
-      rows.forEach((_, row) => {
-        const value = values[row][column] ?? null;
-        if (value !== null && (!heat.log || value > 0)) data.data.set([...viridis((scale.to(value) - scale.to(scale.low)) / scale.size()), 255], 4 * (row * columns + i));
-      });
-    }
-    pen.putImageData(data, 0, 0);
-    const size = { y: this.top, height: this.bottom - this.top, preserveAspectRatio: "none", style: "image-rendering: pixelated" };
-    svg(parent, "image", { href: canvas.toDataURL(), x: this.left, width: columns, ...size });
-    Object.assign(canvas, { width: 1, height: 64 });
-    const ramp = pen.createImageData(1, 64);
-    for (let i = 0; i < 64; i++) ramp.data.set([...viridis(1 - i / 63), 255], 4 * i);
-    pen.putImageData(ramp, 0, 0);
-    svg(this.svg, "image", { href: canvas.toDataURL(), x: this.right + 8, width: 8, ...size });
-    for (const [y, value] of [[this.top + 9, heat.high], [this.bottom, heat.low]]) svg(this.svg, "text", { x: this.right + 19, y, class: "soft" }, number(value, 2));
+  // ---- the pointer and the tools
+  get at() { return this.pointed === undefined ? null : this.x.at(this.pointed); }
+  pointAt(place, down) {
+    this.pointed = this.x.value(Math.min(this.area.left + this.area.width, Math.max(this.area.left, place)));
+    if (!this.gestures.box()) { this.picture.point(this, this.pointed, down); return; }
+    this.picture.leave();
+    this.cross(null);
+  }
+  leave() { this.picture.leave(); }
+  escape() {
+    if (this.picture.full) this.enlarge(); else this.zoomTo(null, null);
+    return true;
   }
 
-  // ---- the pointer
-  listen() {
-    let start = null;
-    const at = event => {
-      const box = this.svg.getBoundingClientRect(), share = this.svg.clientWidth / box.width || 1;
-      return [Math.min(this.right, Math.max(this.left, (event.clientX - box.left) * share)), (event.clientY - box.top) * share];
-    };
-    this.svg.addEventListener("pointerdown", event => { if (event.button === 0 && this.xScale) { start = at(event)[0]; this.svg.setPointerCapture(event.pointerId); } });
-    this.svg.addEventListener("pointermove", event => {
-      if (!this.xScale) return;
-      const [x, y] = at(event);
-      if (start === null || Math.abs(x - start) < 5) { this.picture.point(this, this.xScale.value(x), y); return; }
-      this.picture.leave();
-      svg(this.over, "rect", { x: Math.min(x, start), width: Math.abs(x - start), y: this.top, height: this.bottom - this.top, fill: "currentColor", "fill-opacity": 0.12 });
-    });
-    this.svg.addEventListener("pointerup", event => {
-      const x = at(event)[0], from = start;
-      start = null;
-      if (from !== null && Math.abs(x - from) >= 5) this.picture.zoomTo(this.group, [this.xScale.value(Math.min(x, from)), this.xScale.value(Math.max(x, from))]);
-    });
-    this.svg.addEventListener("pointerleave", () => this.picture.leave());
-    this.svg.addEventListener("dblclick", () => this.picture.zoomTo(this.group, null));
+  zoomTo(x, y) {
+    if (this.parallel) return;
+    if (y !== undefined) this.zoomY = y;
+    if (x) this.picture.zooms.set(this.group, x); else if (x === null) this.picture.zooms.delete(this.group);
+    this.leave();
+    this.picture.draw();
   }
 
-  // The measured place nearest to the pointer.
-  snap(x) {
-    const lines = this.shown(this.lines).filter(o => o.style !== "faint"), [low, high] = this.range;
-    const places = (lines.length ? lines : this.shown(this.lines)).flatMap(o => o.x.filter((at, i) => at >= low && at <= high && o.y[i] !== null));
-    return nearest(places, x) ?? this.heats[0]?.x[this.heats[0].column(x)] ?? x;
+  // Of all panels with the same axis.
+  toggleLogX() {
+    for (const plot of this.picture.plots) if (plot.group === this.group) Object.assign(plot, { logX: !plot.logX });
+    this.zoomTo(null);
+  }
+
+  toggleLog() {
+    this.log = !this.log;
+    this.head.textContent = this.title.replace(/ \(log\)$/, "") + (this.log ? " (log)" : "");
+    this.zoomTo(undefined, null);
+  }
+
+  enlarge() {
+    this.picture.full = this.picture.full ? null : this;
+    this.picture.draw();
   }
 
   // The run whose line or point passes nearest to a place in pixels, if that is near.
-  near(x, y) {
+  runAt(x, y) {
     let best = null, least = 25;
-    for (const line of this.shown(this.lines)) line.x.forEach((o, i) => {
-      const [[a, b], [c, d]] = [i, Math.min(i + 1, line.x.length - 1)].map(k => [line.x[k] === null ? NaN : this.xScale.at(line.x[k]), this.yScale.at(line.y[k])]);
+    for (const line of this.lines) for (let i = 0; i < line.count; i++) {
+      const [[a, b], [c, d]] = [i, Math.min(i + 1, line.count - 1)].map(k => [this.x.at(line.x(k)), this.y.at(line.y(k))]);
       const span = (c - a) ** 2 + (d - b) ** 2, share = span && Math.min(1, Math.max(0, ((x - a) * (c - a) + (y - b) * (d - b)) / span));
       const away = Math.hypot(x - a - share * (c - a), y - b - share * (d - b));
       if (away < least) [best, least] = [line, away];
-    });
+    }
     return best;
   }
 
-  // The crosshair of this panel.
+  // The crosshair of this panel, at a place or at none; and the part that is being chosen.
   cross(x) {
-    this.over.replaceChildren();
-    const at = this.xScale.at(x);
-    if (this.rows.length || this.bars.length || at < this.left - 1 || at > this.right + 1) return;
-    svg(this.over, "path", { d: `M${at} ${this.top}V${this.bottom}`, stroke: "currentColor", "stroke-opacity": 0.45 });
-    for (const line of this.shown(this.lines)) {
-      if (line.style === "faint" || line.style === "points") continue;
-      const near = this.valueAt(line, x);
-      if (near) svg(this.over, "circle", { cx: this.xScale.at(near[0]), cy: this.yScale.at(near[1]), r: 3.5, fill: this.color(line) });
-    }
-  }
-
-  // The place, lowest and highest value of a line nearest to x; null where there is none near.
-  valueAt(line, x) {
-    const known = line.x.filter((_, i) => line.y[i] !== null), near = nearest(known, x);
-    if (near === null || Math.abs(this.xScale.at(near) - this.xScale.at(x)) > Math.max(12, (this.right - this.left) / 30)) return null;
-    const { low, high } = new Extent(false, line.y.filter((_, i) => line.x[i] === near));
-    return [near, low, high];
+    const pen = new SvgPen(), at = x === null || this.names.length || this.lines[0]?.edges ? null : this.x.at(x);
+    const lines = at === null ? [] : this.lines.filter(o => !["faint", "points"].includes(o.style)).map(line => [line, this.near(line, x)]).filter(o => o[1] >= 0);
+    this.overlay(pen, at, lines.map(([line, i]) => ({ x: this.x.at(line.x(i)), y: this.y.at(line.y(i)), color: line.color })));
+    this.over.innerHTML = pen.parts.join("");
   }
 
   // Title and rows {name, text, color} of the box beside the crosshair.
-  values(x, y) {
-    const row = Math.round(this.yScale.value(y)), one = (thing, name, text) => ({ name, text, color: thing && this.color(thing), faint: thing && thing.style === "faint" });
-    const place = (this.x ? this.x + " " : "") + (this.x === "step" ? whole(x) : number(x));
+  valuesAt(x, y) {
+    const row = Math.floor(this.y.value(y) + 0.5), { heat, unit } = this, one = (thing, name, text) => ({ name, text, color: thing && this.color(thing.hue ?? thing.color), faint: thing && thing.style === "faint" });
+    const place = (unit ? unit + " " : "") + (unit === "step" ? whole(x) : number(x));
     if (this.rows.length) {
-      const lines = this.shown(this.lines).flatMap(line => line.x.filter((at, i) => line.y[i] === row && at !== null).map(at => one(line, line.owner || this.x, number(at))));
+      const lines = this.lines.flatMap(line => line.places.filter((at, i) => line.values[i] === row && at !== null).map(at => one(line, line.owner || unit, number(at))));
       return [this.rows[row] ?? "", lines];
     }
-    if (this.heats.length) return [place, this.heats.filter(o => o.rows[row] !== undefined).map(o => one(null, o.rows[row], signal(o.values[row][o.column(x)], o.log)))];
-    const rows = this.shown(this.lines).filter(o => o.style !== "points" || o.name).map(line => [line, this.valueAt(line, x)]).filter(o => o[1])
-      .map(([line, [at, low, high]]) => {
-        // an evaluation nearby
-        const away = Math.abs(this.xScale.at(at) - this.xScale.at(x)) > 8 && this.x === "step" ? ` (step ${whole(at)})` : "";
-        return one(line, line.name || this.title, (low === high ? number(low) : `${number(low)} … ${number(high)}`) + away);
-      });
-    for (const bar of this.shown(this.bars)) {
-      const i = bar.edges.findIndex((o, k) => x >= o && x < bar.edges[k + 1]);
-      if (i >= 0) rows.push(one(bar, bar.name || `${number(bar.edges[i])} … ${number(bar.edges[i + 1])}`, number(bar.counts[i])));
-    }
-    const words = this.marks.filter(o => o.y === null && Math.abs(this.xScale.at(o.x) - this.xScale.at(x)) < 6).map(o => ({ name: "⚑ " + o.word, text: "" }));
+    if (heat) return [place, heat.names[row] === undefined ? [] : [one(null, heat.names[row], signal(heat.values[row][this.columnOf(x)] ?? null, heat.log))]];
+    const rows = this.lines.filter(o => o.style !== "points" || o.name).map(line => [line, line.edges ? firstFrom(line.edges.length, i => line.edges[i], x) - 1 : this.near(line, x)]).filter(o => o[1] >= 0).map(([line, i]) => {
+      if (line.edges) return one(line, line.name || `${number(line.edges[i])} … ${number(line.edges[i + 1])}`, number(line.counts[i]));
+      // of single steps, from the lowest to the highest value there; of an evaluation nearby, its step
+      const at = line.places[i], { low, high } = new Extent(false, line.values.filter((_, k) => line.places[k] === at)), away = Math.abs(this.x.at(at) - this.x.at(x)) > 8 && unit === "step" ? ` (step ${whole(at)})` : "";
+      return one(line, line.name || this.title, (low === high ? number(low) : `${number(low)} … ${number(high)}`) + away);
+    });
+    const words = this.words.filter(o => o.y === null && Math.abs(this.x.at(o.x) - this.x.at(x)) < 6).map(o => ({ name: "⚑ " + o.word, text: "" }));
     return [place, [...rows, ...words]];
   }
 }
@@ -301,127 +217,93 @@ class Plot {
 class Picture {
   constructor(script, image) {
     Object.assign(this, JSON.parse(script.textContent), { hidden: new Set(), zooms: new Map() });
-    this.box = document.createElement("div");
-    this.box.className = "tnb-picture";
+    this.box = make("div", "tnb-picture");
     html(this.box, "style", "", STYLE);
     this.legend = html(this.box, "div", "legend");
-    this.plots = this.panels.map((panel, i) => new Plot(this, panel, i));
+    this.plots = this.panels.map((panel, i) => new Panel(this, panel, i));
     this.tip = html(this.box, "div", "tip");
     this.leave();
     image.replaceWith(this.box);
     this.names();
     new ResizeObserver(() => { if (this.box.clientWidth !== this.width) this.draw(); }).observe(this.box);
-    this.follow(new WeakRef(this));
-  }
-
-  // Draw again when the page's theme changes. The page does not keep a picture that a newer one has replaced.
-  follow(own) {
-    const query = matchMedia("(prefers-color-scheme: dark)"), observer = new MutationObserver(() => look());
-    function look() {
-      if (own.deref()?.box.isConnected) setTimeout(() => own.deref()?.draw(), 100);
-      else { observer.disconnect(); query.removeEventListener("change", look); }
-    }
+    this.colors = new Theme(this.box, () => this.draw());
+    const own = new WeakRef(this);
     document.addEventListener("tnb-run", event => own.deref()?.mark(event.detail));
-    for (const node of [document.body, document.documentElement]) observer.observe(node, { attributes: true });
-    query.addEventListener("change", look);
-  }
-
-  // The colour behind the picture: it decides between the hues for light and for dark.
-  background() {
-    for (let node = this.box; node instanceof Element; node = node.parentElement || node.getRootNode().host) {
-      const color = getComputedStyle(node).backgroundColor;
-      if (!/^(transparent|rgba\(.*, 0\))$/.test(color)) return color;
-    }
-    const scheme = getComputedStyle(document.documentElement).colorScheme;
-    return scheme.includes("dark") && (!scheme.includes("light") || matchMedia("(prefers-color-scheme: dark)").matches) ? "#121212" : "#ffffff";
   }
 
   names() {
     const found = new Map();
-    for (const plot of this.plots.filter(o => !o.runs || o.lines.length <= 12)) {
-      const named = [...plot.lines, ...plot.bars].filter(o => o.name), apart = named.filter(o => o.style === "dashed");
+    for (const plot of this.plots.filter(o => !o.runs || o.all.length <= 12)) {
+      const named = plot.all.filter(o => o.name), apart = named.filter(o => o.style === "dashed");
       // a single curve has the name of its panel; only its discarded steps are told apart
       for (const thing of named.length - apart.length > 1 ? named : apart) if (!found.has(thing.name)) found.set(thing.name, thing);
     }
-    for (const [name, thing] of found) {
-      const button = html(this.legend, "button"), swatch = html(button, "i");
-      button.type = "button";
-      if (thing.style === "dashed") swatch.style = "height: 0; border-top: 2px dashed var(--c)";
-      button.append(name);
-      button.setAttribute("aria-pressed", "true");
-      button.swatch = () => { swatch.style.setProperty("--c", striped(this.plots[0].color(thing), dashOf(thing.color))); swatch.style.setProperty("--o", thing.style === "faint" ? 0.45 : 1); };
-      button.addEventListener("click", () => {
+    for (const [name, { hue, style }] of found) {
+      const swatch = make("i"), click = () => {
         if (!this.hidden.delete(name)) this.hidden.add(name);
         button.setAttribute("aria-pressed", String(!this.hidden.has(name)));
         this.draw();
-      });
+      };
+      const button = html(this.legend, "button", "", null, { type: "button", "aria-pressed": "true", click }, swatch, name);
+      if (style === "dashed") swatch.style = "height: 0; border-top: 2px dashed var(--c)";
+      button.swatch = () => { swatch.style.setProperty("--c", striped(this.plots[0].color(hue), dashOf(hue))); swatch.style.setProperty("--o", style === "faint" ? 0.45 : 1); };
     }
-    html(this.legend, "span", "hint", "drag to zoom, double-click to see all");
+    this.back = html(this.legend, "button", "", "see all", { type: "button", hidden: "", click: () => { this.zooms.clear(); for (const plot of this.plots) plot.zoomY = null; this.draw(); } });
+    html(this.legend, "span", "hint", "drag to zoom, with Shift to move, double-click to see all");
   }
 
   // The zoom, or all that there is.
   rangeOf(plot) {
     if (this.zooms.has(plot.group)) return this.zooms.get(plot.group);
-    let { low, high } = new Extent(plot.xlog, this.plots.filter(o => o.group === plot.group).flatMap(o => o.places()));
-    if (low > high) return plot.xlog ? [0.1, 1] : [0, 1];
-    if (plot.group === "step" && !plot.xspan && !plot.xlog && low > 0 && low <= 0.3 * high) low = 0;
-    if (plot.xlog) { const pad = low === high ? 2 : plot.rows.length ? (high / low) ** 0.03 : 1; return [low / pad, high * pad]; }
+    let { low, high } = new Extent(plot.logX, this.plots.filter(o => o.group === plot.group).flatMap(o => o.places()));
+    if (low > high) return plot.logX ? [0.1, 1] : [0, 1];
+    if (plot.group === "step" && !plot.xspan && !plot.logX && low > 0 && low <= 0.3 * high) low = 0;
+    if (plot.logX) { const pad = low === high ? 2 : plot.rows.length ? (high / low) ** 0.03 : 1; return [low / pad, high * pad]; }
     const pad = low === high ? Math.abs(low) * 0.1 || 0.5 : plot.rows.length ? (high - low) * 0.03 : 0;
     return [low - pad, high + pad];
-  }
-
-  zoomTo(group, range) {
-    if (this.plots[group]?.parallel) return;
-    if (range) this.zooms.set(group, range); else this.zooms.delete(group);
-    this.leave();
-    this.draw();
   }
 
   // Panels share a row; in a live view's picture the first one, and each heat map, has its own.
   get across() { return this.width < 560 ? 1 : Math.min(this.columns, this.plots.length); }
 
   arrange() {
-    return this.plots.map(({ cell, heats, rows }, i) => {
-      cell.style.flexBasis = this.live ? (i && !heats.length ? "270px" : "100%") : `calc(${100 / this.across}% - 18px)`;
-      if (!this.live) return heats.length || rows.length ? this.tall : this.height;
-      return heats.length ? Math.min(460, Math.max(90, heats[0].rows.length * 15 + 42)) : i ? this.height : 250;
+    return this.plots.map((plot, i) => {
+      const { cell, heat, rows } = plot;
+      cell.style.display = this.full && this.full !== plot ? "none" : "";
+      if (this.full === plot) { cell.style.flexBasis = "100%"; return Math.max(300, 0.74 * innerHeight); }
+      cell.style.flexBasis = this.live ? (i && !heat ? "270px" : "100%") : `calc(${100 / this.across}% - 18px)`;
+      if (!this.live) return heat || rows.length ? this.tall : this.height;
+      return heat ? Math.min(460, Math.max(90, heat.rows * 15 + 42)) : i ? this.height : 250;
     });
   }
 
   // Whether the names of a plot's rows stand beside it: not if the plot to its left has the same.
   named(plot) {
     const i = this.plots.indexOf(plot);
-    return this.live || i % this.across === 0 || String(plot.labels) !== String(this.plots[i - 1].labels);
+    return this.live || i % this.across === 0 || String(plot.names) !== String(this.plots[i - 1].names);
   }
 
   draw() {
-    this.width = this.box.clientWidth;
     // out of sight
-    if (!this.width) return;
-    this.surface = this.background();
-    this.hues = HUES[lightness(this.surface) < 0.5 ? "dark" : "light"];
-    this.tip.style.background = this.surface;
-    for (const button of this.legend.querySelectorAll("button")) button.swatch();
-    this.arrange().forEach((tall, i) => this.plots[i].draw(tall));
+    if (!this.box.clientWidth || !this.colors) return;
+    this.width = this.box.clientWidth;
+    this.tip.style.background = this.colors.surface;
+    for (const button of this.legend.querySelectorAll("button")) button.swatch?.();
+    this.back.hidden = !this.zooms.size && !this.plots.some(o => o.zoomY);
+    this.arrange().forEach((tall, i) => { if (!this.full || this.full === this.plots[i]) this.plots[i].show(tall); });
   }
 
   // The crosshair in all panels that share it, and the values beside the pointer.
   point(plot, x, y) {
-    const near = plot.runs && plot.near(plot.xScale.at(x), y), at = plot.runs ? x : plot.snap(x);
+    const near = plot.runs && plot.runAt(plot.x.at(x), y), at = plot.heat?.x[plot.columnOf(x)] ?? x;
     if (plot.runs) document.dispatchEvent(new CustomEvent("tnb-run", { detail: near?.name }));
     if (plot.runs && !near) { this.tip.style.display = "none"; return; }
-    const [title, rows] = near ? [near.name, near.words.map(([name, text]) => ({ name, text }))] : plot.values(at, y);
+    const [title, rows] = near ? [near.name, near.words.map(([name, text]) => ({ name, text }))] : plot.valuesAt(at, y);
     if (!near) for (const other of this.plots) if (other.group === plot.group) other.cross(at);
-    this.tip.replaceChildren();
-    html(this.tip, "span", "soft", title);
-    for (const { name, text, color, faint } of rows) {
-      const row = html(this.tip, "div"), swatch = color && html(row, "i");
-      if (color) { swatch.style.setProperty("--c", color); swatch.style.setProperty("--o", faint ? 0.45 : 1); }
-      html(row, "span", "", name);
-      html(row, "b", "", text);
-    }
+    this.tip.replaceChildren(make("span", "soft", title), ...rows.map(({ name, text, color, faint }) => make("div", "", null, {},
+      ...color ? [make("i", "", null, { style: `--c: ${color}; --o: ${faint ? 0.45 : 1}` })] : [], make("span", "", name), make("b", "", text))));
     this.tip.style.display = "block";
-    const own = this.box.getBoundingClientRect(), box = plot.svg.getBoundingClientRect(), place = box.left - own.left + plot.xScale.at(at), wide = this.tip.offsetWidth;
+    const own = this.box.getBoundingClientRect(), box = plot.svg.getBoundingClientRect(), place = box.left - own.left + plot.x.at(at), wide = this.tip.offsetWidth;
     this.tip.style.left = Math.max(0, place + 14 + wide < own.width ? place + 14 : place - 14 - wide) + "px";
     this.tip.style.top = box.top - own.top + 16 + "px";
   }
