@@ -414,7 +414,7 @@ class LaunchMixin(TrainerBase):
         from trainer_nb.launch.launch import LaunchContext, join_launched_run, launch
         # a launcher has already started the processes, and this is one of them
         if world_size() > 1:
-            join_launched_run(self, num_processes, start, keep_global_batch, max_restarts, threads, output, cluster)
+            join_launched_run(self, num_processes, start, keep_global_batch, max_restarts, threads, output)
             return self.train() if train else LaunchContext(self, None)
         self.pause()
         with guarded(self, "launch()", check_can_launch):

@@ -14,9 +14,8 @@ from trainer_nb.live.run_view import view_status
 from trainer_nb.launch.outcomes import INTERRUPT_KINDS
 from trainer_nb.core.errors import InvalidOperation
 from trainer_nb.core.history import read_history
-from trainer_nb.launch.launch import warn_unused_launch_args
 from trainer_nb.launch.learner_parts import apply_torch_settings, learner_parts
-from trainer_nb.launch.recovery import make_recovered_error
+from trainer_nb.launch.remote_training import make_recovered_error
 from trainer_nb.engine.snapshot import differences
 from trainer_nb.engine.snapshot_tensors import Snapshot
 from trainer_nb.launch.outcomes import Failed
@@ -593,18 +592,13 @@ def test_a_launcher_with_another_number_is_refused(monkeypatch):
 
 
 def test_a_launcher_is_not_told_what_it_decides_itself(monkeypatch):
-    "Unknown names are refused; what has no effect is named, once."
+    "Unknown names are refused; what the launcher decides is ignored: one script runs here and there."
     for name, value in dict(WORLD_SIZE="2", RANK="0").items(): monkeypatch.setenv(name, value)
-    warn_unused_launch_args.cache_clear()
     with pytest.raises(TypeError, match="has no argument 'bogus'"): make().launch(2, bogus=1)
     with pytest.raises(TypeError, match="num_nodes.*torchrun"): make().launch(2, num_nodes=2)
-    with pytest.warns(UserWarning, match="so max_restarts, start, threads, output has no effect") as heard:
-        for _ in range(2): make().launch(2, max_restarts=3, start="spawn", threads=4, output="all")
-    assert len(heard) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        make().launch(2, keep_global_batch=True)
-    warn_unused_launch_args.cache_clear()
+        make().launch(2, max_restarts=3, start="spawn", threads=4, output="all", keep_global_batch=True)
 
 
 class OwnLoader(Learner):

@@ -7,7 +7,7 @@ from conftest import ROOT
 from launched import counted, is_gone, make, pids, rows
 from trainer_nb import TrainerCallback
 from trainer_nb.core.errors import Paused
-from trainer_nb.launch import ray_cluster, ray_workers
+from trainer_nb.launch import ray_workers
 
 pytest.importorskip("ray")
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("ray"), pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the workers' guards are those of Linux")]
@@ -128,11 +128,8 @@ def test_the_address_of_a_cluster_that_was_killed(nodes, monkeypatch, tmp_path, 
 
 def test_what_the_nodes_lack_is_one_error(nodes, monkeypatch):
     "Versions and modules, before a process is started; the run stays here."
-    describe = ray_cluster.describe_here
-    def with_more(packages):
-        here = describe(packages)
-        return here | {"versions": here["versions"] | {"torch": "1.0.0", "no_such_package": "3.1"}}
-    monkeypatch.setattr(ray_workers, "describe_here", with_more)
+    needed = ray_workers.needed_versions
+    monkeypatch.setattr(ray_workers, "needed_versions", lambda blob: needed(blob) | {"torch": "1.0.0", "no_such_package": "3.1"})
     learn = make()
     with pytest.raises(RuntimeError, match="torch 1.0.0 .the node has .* on .*; no_such_package 3.1 on .*Install the same packages there as here, and put modules of your own"): learn.launch(2, cluster="ray")
     assert learn.processes is None and learn.step(1)[0].step == 1
@@ -153,11 +150,11 @@ def test_a_checkpoint_is_loaded_on_the_nodes_that_have_it(nodes, tmp_path):
 
 def test_others_use_the_cluster(nodes, monkeypatch):
     "It is reported after some seconds; a press of the button ends the wait."
-    monkeypatch.setattr(ray_cluster, "FIRST_WAIT", 2.0)
+    monkeypatch.setattr(ray_workers, "WAIT_SECONDS", 2.0)
     first = make()
     with first.launch(2, cluster="ray"):
         with pytest.raises(RuntimeError, match="Other jobs use the cluster: after 2 s, 0 CPUs are free, and 2 processes need 2 CPUs"): make().launch(2, cluster="ray")
-        monkeypatch.setattr(ray_cluster, "FIRST_WAIT", 60.0)
+        monkeypatch.setattr(ray_workers, "WAIT_SECONDS", 60.0)
         threading.Timer(2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         began = time.monotonic()
         with pytest.raises(KeyboardInterrupt): make().launch(2, cluster="ray")

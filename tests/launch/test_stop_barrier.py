@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from trainer_nb.launch.stop_barrier import NEVER_STEP, BoundaryGate, GateBarrier
+from trainer_nb.launch.telemetry import NEVER_STEP, BoundaryGate, GateBarrier
 
 
 class Network:

@@ -640,9 +640,9 @@ def test_what_cannot_be_carried_is_named():
     for words, parts in {
         "the train_dataset cannot be sent there: its attribute `by.'train'..1.` is a BufferedReader .*Open it when it is first used": {"n": 1, "train_dataset": Reader()},
         "the data_collator .*: its part `→ lock` is a lock": {"data_collator": lambda o: (lock, o)},
-        "the loss_func .*: its attribute `args.0.` is a generator.*whose __iter__": {"loss_func": partial(print, numbers)},
+        "the loss_func .*: its part `→ 0` is a generator.*whose __iter__": {"loss_func": partial(print, numbers)},
         "the train_dataset .*: it is a generator": {"payload": {"train_dataset": numbers}},
-        "the hook .*: its attribute `__self__.by": {"hook": Reader().__init__},
+        "the hook .*: its part `→ self.by": {"hook": Reader().__init__},
     }.items():
         with pytest.raises(ValueError, match=f"They are fresh, and {words}"): pack_values(parts, "They are fresh")
     assert unpack_values(pack_values({"reader": Careful()}))["reader"].count == 3

@@ -26,7 +26,7 @@ from ..args.fields import settings_table
 from .collectives import SINGLE_PROCESS, World
 from .collectives import wait_for_gloo_threads, wait_for_launcher, world_size
 from .strategy import NO_CONTEXT, Strategy
-from .desync import AgreedRequests, BackwardOrder, LayerOrder
+from .desync import AgreedRequests, LayerOrder
 from .model_patches import PatchSet
 from .sharding import ShardedModel, check_dense_gradients, check_max_norm
 from .deepspeed import DeepSpeedModel, import_deepspeed, is_engine, launcher_variables
@@ -208,18 +208,12 @@ def unwrap(wrapped: torch.nn.Module) -> torch.nn.Module:
 def make_deepspeed_accelerator(args: TrainingArguments, precision: str) -> Accelerator:
     "Return an Accelerator that prepares models with DeepSpeed."
     from accelerate import Accelerator
+    from accelerate.utils import patch_environment
     # with DeepSpeed, Accelerate does not connect processes on a CPU
     connect_processes(should_use_cpu(args), timedelta(seconds=args.ddp_timeout), args.ddp_backend)
-    before = {name: os.environ.get(name) for name in ("ACCELERATE_USE_CPU", "ACCELERATE_USE_DEEPSPEED")}
-    os.environ.pop("ACCELERATE_USE_CPU", None)
-    os.environ["ACCELERATE_USE_DEEPSPEED"] = "true"
-    try:
+    with patch_environment(ACCELERATE_USE_CPU="false", ACCELERATE_USE_DEEPSPEED="true"):
         import_deepspeed(device_of(args.local_process_index, args.use_cpu), args.get_process_log_level())
         return Accelerator(mixed_precision=precision, deepspeed_plugin=make_plugin(args, precision))
-    finally:
-        for name, value in before.items():
-            if value is None: os.environ.pop(name, None)
-            else: os.environ[name] = value
 
 class IsolatedAccelerator:
     """Hold an Accelerator; its process-wide state and the model's patched
@@ -449,10 +443,7 @@ class Device:
                     loss,
                     optimizers,
                 )
-                strategy.compare(
-                    LayerOrder(model, strategy.layers, self.world, self._timeout),
-                    BackwardOrder(model, strategy.layers, self.world, self._timeout),
-                )
+                strategy.compare(LayerOrder(model, strategy.layers, self.world, self._timeout))
         self._use(strategy)
         return wrapped
 

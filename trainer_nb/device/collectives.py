@@ -40,8 +40,8 @@ def world_size() -> int:
 
 # in the messages of the errors of a process whose peer has ended
 PEER_ERROR_PATTERN = re.compile(
-    "closed by peer|reset by peer|connection reset|broken pipe|connection refused|socket closed|gloo|NCCL|remote"
-    " process exited|timed out",
+    "closed by peer|reset by peer|connection reset|broken pipe|connection refused|socket closed|remote process exited"
+    r"|timed out (waiting|after)|\bgloo/|ProcessGroup(Gloo|NCCL)|WorkNCCL|NCCL (error|communicator)|nccl\w+Error",
     re.I,
 )
 # seconds in which a launcher ends the other processes after an error

@@ -11,7 +11,7 @@ import math
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -106,17 +106,11 @@ def to_parameter_states(
     return result
 
 # %% ../../nbs/04_device/07_deepspeed.ipynb #6368faab
-@contextmanager
-def launcher_variables() -> Iterator[None]:
-    "Set a launcher's variables inside the block, in a process without a launcher, and connect it with itself."
+def launcher_variables() -> AbstractContextManager:
+    "Set a launcher's variables inside the block, in a process without a launcher."
+    from accelerate.utils import patch_environment
     names = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-    absent = {name: value for name, value in names.items() if name not in os.environ}
-    os.environ.update(absent)
-    try:
-        yield
-    finally:
-        for name in absent:
-            os.environ.pop(name, None)
+    return patch_environment(**{name: value for name, value in names.items() if name not in os.environ})
 
 def connect_with_itself(device: torch.device):
     "Create a process group of one process, unless the process has one."
@@ -334,9 +328,7 @@ class DeepSpeedModel(Strategy):
         timeout = timedelta(seconds=0.9 * self._args.ddp_timeout)
         trained = [(n, p) for n, p in self.model.named_parameters() if p.requires_grad and not _is_filled_in(p)]
         divides = not self.has_whole_weights
-        compared: list[PassComparison] = [
-            UsedParameters(trained, self._world, REMEDIES[divides], timeout, are_empty=divides)
-        ]
+        compared: list[PassComparison] = [UsedParameters(trained, self._world, REMEDIES[divides], timeout)]
         if divides:
             layers = dict.fromkeys(recorded_layers(self.model))
             compared.append(LayerOrder(self.model, layers, self._world, timeout, LAYERS_REMEDY))

@@ -24,6 +24,10 @@ from .collectives import World
 # %% ../../nbs/04_device/05_desync.ipynb #f10d138f
 # seconds after which a process that waits in an exchange reports its place
 PLACE_REPORT = 0.5
+BACKWARD_REMEDY = (
+    "with fsdp, a backward pass has to reach the same wrapped layers in all processes, in the same order. Where a step has"
+    " several backward passes, run them in one order everywhere, or run one for the sum of the losses"
+)
 FSDP_REMEDY = (
     "with fsdp, all processes have to run the same wrapped layers. Switch off what skips layers at random (LayerDrop:"
     " layerdrop=0.0 in the model's configuration), or wrap the module around them instead"
@@ -170,7 +174,8 @@ class PassComparison:
             handle.remove()
 
 class LayerOrder(PassComparison):
-    "Check that all processes run the same layers of a model whose weights are divided, in training."
+    """Check that all processes run the same layers of a model whose weights are divided, in training, and that the backward
+    passes which are reported reach the same layers."""
     def __init__(
         self,
         model: torch.nn.Module,
@@ -179,13 +184,14 @@ class LayerOrder(PassComparison):
         timeout: timedelta = timedelta(minutes=30),
         remedy: str = FSDP_REMEDY,
     ):
-        self._names = {id(m): name for name, m in model.named_modules()}
         super().__init__(world, timeout, remedy)
-        self._handles = self._register(model, layers)
-
-    def _register(self, model: torch.nn.Module, layers: Iterable[torch.nn.Module]) -> list[RemovableHandle]:
-        "Register the hooks."
-        return [
+        self._names = {id(m): name for name, m in model.named_modules()}
+        self._remedies = remedy, BACKWARD_REMEDY
+        # the layers of the last forward pass (0), and of the backward passes since, by number
+        self._known: dict[int, list[str]] = {}
+        self._number = 0
+        self._is_open = False
+        self._handles = [
             model.register_forward_pre_hook(self._begin, prepend=True),
             model.register_forward_hook(self._end),
             # before the hook of torch that gathers the weights
@@ -197,22 +203,44 @@ class LayerOrder(PassComparison):
         if torch.compiler.is_compiling(): return False
         return m.training and torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1
 
+    def _open(self, number: int):
+        self._number = number
+        self._is_open = True
+        self._remedy = self._remedies[number > 0]
+        self._expected = self._known.get(number)
+        self._begin_pass()
+
+    def _close(self):
+        if self._expected is None or len(self._current) != len(self._expected):
+            self._compare("")
+        # if the others have deviated alike, this is the usual pass from here on
+        self._known[self._number] = self._current
+        self._num_checked += 1
+        self._is_open = False
+
     def _begin(self, model: torch.nn.Module, given: tuple):
         if self._is_checked(model):
-            self._begin_pass()
+            self._open(0)
 
     def _enter(self, layer: torch.nn.Module, given: tuple):
         if self._is_checked(layer):
             self._check(self._names[id(layer)])
 
     def _end(self, model: torch.nn.Module, given: tuple, output: object):
-        if not self._is_checked(model): return
-        if self._expected is None or len(self._current) != len(self._expected):
-            self._compare("")
-        if self._current != self._expected:
-            # the others have deviated alike: from here on this is the usual pass
-            self._expected = self._current
-        self._num_checked += 1
+        if self._is_checked(model):
+            self._close()
+
+    def reach(self, layer: torch.nn.Module):
+        "Record that a backward pass has reached a layer, whose weights are going to be gathered."
+        if not self._is_open:
+            self._open(self._number + 1)
+        self._check(self._names[id(layer)])
+
+    def finish(self):
+        "Record the end of a backward pass, before gradients of layers are sent that it has not reached."
+        if not self._is_open:
+            self._open(self._number + 1)
+        self._close()
 
 # %% ../../nbs/04_device/05_desync.ipynb #a6c5b3de
 def report_place(reporter: PassComparison) -> threading.Event:
@@ -239,58 +267,6 @@ def report_place(reporter: PassComparison) -> threading.Event:
     threading.Thread(target=report, daemon=True).start()
     return released
 
-# %% ../../nbs/04_device/05_desync.ipynb #948ea80d
-BACKWARD_REMEDY = (
-    "with fsdp, a backward pass has to reach the same wrapped layers in all processes, in the same order. Where a step has"
-    " several backward passes, run them in one order everywhere, or run one for the sum of the losses"
-)
-
-class BackwardOrder(LayerOrder):
-    "Check that all processes reach the same layers of a sharded model in each backward pass of a step."
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        layers: Iterable[torch.nn.Module],  # as for `LayerOrder`
-        world: World,
-        timeout: timedelta = timedelta(minutes=30),  # as for `LayerOrder`
-    ):
-        # by the number of the backward pass since the last forward pass: the layers of the last one
-        self._known: dict[int, list[str]] = {}
-        self._number = 0
-        self._is_open = False
-        super().__init__(model, layers, world, timeout, BACKWARD_REMEDY)
-
-    def _register(self, model: torch.nn.Module, layers: Iterable[torch.nn.Module]) -> list[RemovableHandle]:
-        return [model.register_forward_pre_hook(self._restart)]
-
-    def _restart(self, model: torch.nn.Module, given: tuple):
-        if self._is_checked(model):
-            self._number = 0
-            # an error has ended the last one
-            self._is_open = False
-
-    def _open(self):
-        self._is_open = True
-        self._expected = self._known.get(self._number)
-        self._begin_pass()
-
-    def reach(self, layer: torch.nn.Module):
-        "Record that a backward pass has reached a layer, whose weights are going to be gathered."
-        if not self._is_open:
-            self._open()
-        self._check(self._names[id(layer)])
-
-    def finish(self):
-        "Record the end of a backward pass, before gradients of layers are sent that it has not reached."
-        if not self._is_open:
-            self._open()
-        if self._expected is None or len(self._current) != len(self._expected):
-            self._compare("")
-        self._known[self._number] = self._current
-        self._num_checked += 1
-        self._number += 1
-        self._is_open = False
-
 # %% ../../nbs/04_device/05_desync.ipynb #df35e2a7
 class UsedParameters(PassComparison):
     "Check that all processes use the same parameters in a backward pass, before it sends a gradient."
@@ -300,11 +276,8 @@ class UsedParameters(PassComparison):
         world: World,
         remedy: str,
         timeout: timedelta = timedelta(minutes=30),
-        are_empty: bool = False,  # whether parameters are empty between two uses
     ):
         self._parameters = parameters
-        # a node keeps the shape that its parameter had when the node was made, so there is none for an empty one
-        self._nodes = None if are_empty else [get_gradient_edge(p).node for _, p in parameters]
         super().__init__(world, timeout, remedy)
 
     def before_backward(self, loss: torch.Tensor):
@@ -314,10 +287,9 @@ class UsedParameters(PassComparison):
 
     def _begin(self, gradients: tuple):
         "If this pass is not like the last one, raise ValueError unless those of the others are alike."
-        nodes = self._nodes
-        if nodes is None:
-            with torch.enable_grad():
-                nodes = [get_gradient_edge(p).node for _, p in self._parameters]
+        # made anew: a node keeps the shape of its parameter, which may be empty between two uses
+        with torch.enable_grad():
+            nodes = [get_gradient_edge(p).node for _, p in self._parameters]
         self._begin_pass()
         # a byte for each parameter: whether this pass is going to use it
         self._check(bytes(map(torch._C._will_engine_execute_node, nodes)).hex())
@@ -364,7 +336,9 @@ def check_collectives():
             requests = AgreedRequests.latest and AgreedRequests.latest()
             # some of the processes may exchange something by themselves
             if requests is not None and group.size() == requests.num_processes and (found := calling_callback()):
-                requests.compare_collective(*found)
+                called, caller = found
+                shape = f" of shape {tuple(given[0][0].shape)}" if method.__name__ in ("allreduce", "broadcast", "reduce") else ""
+                requests.compare_collective(called + shape, caller)
             return method(group, *given, **options)
         return compare_and_call
     for name in COLLECTIVES:

@@ -92,7 +92,7 @@ class GlobalPatch:
 
 # %% ../../nbs/04_device/03_model_patches.ipynb #1715dd9a
 # the settings that patch a model
-PATCH_ARGS = ("activation_checkpointing", "activation_checkpointing_kwargs", "use_cache", "neftune_noise_alpha",
+PATCH_ARGS = ("activation_checkpointing", "activation_checkpointing_kwargs", "neftune_noise_alpha",
               "torch_compile", "torch_compile_backend", "torch_compile_mode", "tf32", "use_liger_kernel",
               "liger_kernel_config", "debug")
 
@@ -297,18 +297,6 @@ def store_use_cache(model: torch.nn.Module | None, args: TrainingArguments):
     if hasattr(config, "get_text_config"):
         config.use_cache = args.use_cache
 
-def use_cache_patch(model: torch.nn.Module, args: TrainingArguments) -> ModelPatch | None:
-    """Return a patch that sets use_cache in each call; None if the configuration
-    already has this value or has no such option."""
-    # of an adapter
-    base = model.get_base_model() if callable(getattr(model, "get_base_model", None)) else model
-    own = getattr(getattr(base, "config", None), "use_cache", None)
-    if own is None or own == args.use_cache or "use_cache" not in inspect.signature(base.forward).parameters:
-        return None
-    def add_use_cache(module: torch.nn.Module, given: tuple, kwargs: dict):
-        return given, {"use_cache": args.use_cache} | kwargs
-    return ModelPatch(base, lambda: base.register_forward_pre_hook(add_use_cache, with_kwargs=True))
-
 # %% ../../nbs/04_device/03_model_patches.ipynb #c6f6b717
 def unwrap_compiled(model: torch.nn.Module) -> torch.nn.Module:
     """Return a model without the wrappers of torch.compile, which would be a part of all names. The modules in them keep
@@ -498,7 +486,7 @@ def make_patches(learner) -> list:
                          " compiles all of them into one; leave torch_compile out to find the overflow.")
     made = (tf32_patch(args, device), liger_patch(model, args, device), activation_checkpointing_patch(model, args),
             sharded_checkpointing_patch(learner.run_state.device.strategy),
-            neftune_patch(model, args), use_cache_patch(model, args), overflow_patch(learner),
+            neftune_patch(model, args), overflow_patch(learner),
             *compile_patches(model, args, device))
     return [f for f in made if f is not None]
 

@@ -21,7 +21,7 @@ from .strategy import NO_CONTEXT, Strategy, average_gradients
 
 # %% ../../nbs/04_device/02_sharding.ipynb #e6e8d716
 if TYPE_CHECKING:
-    from trainer_nb.device.desync import BackwardOrder, LayerOrder
+    from trainer_nb.device.desync import LayerOrder
 
 # %% ../../nbs/04_device/02_sharding.ipynb #08c909b8
 def is_dtensor(t: torch.Tensor) -> bool:
@@ -524,15 +524,15 @@ class ShardedModel(Strategy):
             gathered.requires_grad_(requires_grad)
         return handles
 
-    def compare(self, layer_order: LayerOrder, backward_order: BackwardOrder):
+    def compare(self, order: LayerOrder):
         "Let each pass check that the other processes run the same layers."
-        self.comparisons = layer_order, backward_order
+        self.comparisons = (order,)
         for m in self._modules:
             state = m._get_fsdp_state()
             # before the gradients of layers are reduced that the pass has not reached
-            _call_first(state, "_root_post_backward_final_callback", backward_order.finish)
+            _call_first(state, "_root_post_backward_final_callback", order.finish)
             for group in state._fsdp_param_groups[: 0 if m is self.model else 1]:
-                _call_first(group, "pre_backward", partial(_reach_once, group, m, backward_order.reach))
+                _call_first(group, "pre_backward", partial(_reach_once, group, m, order.reach))
 
     def _groups(self) -> list:
         "Return torch's parameter groups."

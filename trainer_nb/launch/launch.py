@@ -5,7 +5,6 @@
 # %% ../../nbs/11_launch/19_launch.ipynb #c5414b7f
 from __future__ import annotations
 
-import functools
 import importlib
 import os
 import weakref
@@ -27,7 +26,7 @@ from ..engine.settings import check_own_loader
 from ..engine.user_state import restore_evaluated
 from .local_workers import choose_start_method
 from .process_group import LaunchPlan, ProcessDied
-from .ray_cluster import RayCluster
+from .ray_workers import RayCluster
 from .remote_run import RemoteRun, end_processes
 from ..state.async_save import wait_for_save
 
@@ -184,9 +183,8 @@ def join_launched_run(
     max_restarts: int,
     threads: int | None,
     output: Any,
-    cluster: str | None = None,
 ):
-    """Divide the global batch in a process that a launcher has started with others.
+    """Divide the global batch in a process that a launcher has started with others; the launcher decides all but that.
     Raise ValueError if another number of processes was requested."""
     run = learner.run_state
     n = world_size()
@@ -197,9 +195,6 @@ def join_launched_run(
             f"launch(num_processes={num_processes}) was called in one of {n} processes that a launcher has started"
             f" (WORLD_SIZE): make the launcher start {num_processes}, or leave num_processes out to use all {n}."
         )
-    ineffective = {"max_restarts": max_restarts, "start": start, "threads": threads, "output": output != "first"}
-    ineffective["cluster"] = cluster
-    warn_unused_launch_args(tuple(name for name, is_given in ineffective.items() if is_given))
     if not keep_global_batch or run.data.global_settings: return
     divided = split_global_batch(vars(run.args), n)
     check_own_loader(learner, vars(run.args), divided)
@@ -208,15 +203,6 @@ def join_launched_run(
     if run.loader is not None:
         drop_loader(run)
         prepare(learner)
-
-@functools.cache
-def warn_unused_launch_args(names: tuple[str, ...]):
-    "Warn about arguments of launch that have no effect; once, on the main process."
-    if names and os.environ.get("RANK", "0") == "0":
-        warn(
-            f"launch() was called in a process that a launcher has started with others, so {', '.join(names)} has no"
-            " effect here: the launcher decides that."
-        )
 
 # %% ../../nbs/11_launch/19_launch.ipynb #dcfcbea9
 def close_remote_run(learner: TrainerBase):

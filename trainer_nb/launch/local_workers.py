@@ -24,7 +24,7 @@ import torch
 
 from ..args.parallel import MASTER_VARIABLES, RANK_VARIABLES
 
-from .pool_messages import THREAD_NAME, MessageReceiver, WorkerLink
+from .outcomes import THREAD_NAME, MessageReceiver, WorkerLink
 from .serialization import make_scratch_folder, release_packed, remove_scratch_folder
 from .worker import worker_main
 

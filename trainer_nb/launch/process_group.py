@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,12 +22,11 @@ from ..core.history import History, LogReader, send_to_log
 from ..core.interrupts import InterruptGuard
 from ..data.sampling import split_global_batch
 from ..display.tables import Table
-from .pool_messages import PendingCall
-from .ray_cluster import RayCluster
+from .ray_workers import RayCluster
 from .replica import Replica, call_gate, confirm_flush, count_exchanges, current_line
 from .replica import interrupt_replica
-from .stop_barrier import GateBarrier
-from .outcomes import Done, find_root_failure
+from .telemetry import GateBarrier
+from .outcomes import Done, PendingCall, find_root_failure
 from .worker_pool import WorkerPool
 
 # %% ../../nbs/11_launch/15_process_group.ipynb #8d883582
@@ -211,8 +211,8 @@ class ProcessGroup:
         # of the cell that has sent the last command
         self.context = contextvars.copy_context()
         self.stop_barrier: GateBarrier | None = None
-        # the last command
-        self.last_call: PendingCall | None = None
+        # the last command; not its result, once the caller has dropped it
+        self.last_call: Callable[[], PendingCall | None] = lambda: None
 
     def start(
         self,
@@ -277,12 +277,13 @@ class ProcessGroup:
     def call(self, function: Callable, *args) -> PendingCall:
         "Send a command to all processes, without waiting; their output appears in the calling cell."
         self.context = contextvars.copy_context()
-        self.last_call = self.pool.call(function, *args)
-        return self.last_call
+        call = self.pool.call(function, *args)
+        self.last_call = weakref.ref(call)
+        return call
 
     def table(self) -> ProcessTable:
         "Return the processes by rank; of one that is busy for some seconds, with the line of code that it executes."
-        call = self.last_call
+        call = self.last_call()
         busy = [] if call is None or self.pool is None else [rank for rank in call.ranks if rank not in call.outcomes]
         remarks = {}
         for rank, answer in self.ask(busy, current_line, timeout=1).items():

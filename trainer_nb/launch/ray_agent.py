@@ -12,16 +12,16 @@ import os
 import platform
 import re
 import socket
-import struct
 import sys
 import threading
 from typing import Any
 
 # %% ../../nbs/11_launch/07_ray_agent.ipynb #63b89d51
 def installed_version(
-    name: str,  # of a module that can be imported
+    name: str,  # of a module that can be imported, or "Python"
 ) -> str | None:
-    "Return the version of a package without importing it; '' if it has none, None if it is missing."
+    "Return the version of a package without importing it, or of Python; '' if it has none, None if it is missing."
+    if name == "Python": return ".".join(platform.python_version_tuple()[:2])
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
@@ -40,16 +40,10 @@ def installed_version(
 
 def interface_of(address: str) -> str:
     "Return the name of the network interface that has an address; '' if it is not found."
-    for _, name in socket.if_nameindex():
-        request = struct.pack("256s", name.encode()[:15])
-        try:
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-                # SIOCGIFADDR
-                found = socket.inet_ntoa(fcntl.ioctl(s.fileno(), 0x8915, request)[20:24])
-        except OSError:
-            continue
-        if found == address: return name
-    return ""
+    # which Accelerate needs, too
+    import psutil
+    found = psutil.net_if_addrs().items()
+    return next((name for name, known in found if any(one.address == address for one in known)), "")
 
 # %% ../../nbs/11_launch/07_ray_agent.ipynb #51cfe8f8
 class NodeAgent:
@@ -75,7 +69,6 @@ class NodeAgent:
             "node": ray.get_runtime_context().get_node_id(),
             "address": ray.util.get_node_ip_address(),
             "gpus": [str(gpu) for gpu in ray.get_gpu_ids()],
-            "python": ".".join(platform.python_version_tuple()[:2]),
             "versions": {name: installed_version(name) for name in packages},
         }
 

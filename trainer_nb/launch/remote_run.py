@@ -34,8 +34,7 @@ from .learner_parts import keep_unloaded, learner_parts, release_local_run, rest
 from .learner_parts import take_unloaded
 from .outcomes import find_root_failure
 from .process_group import LaunchPlan, OutOfSync, ProcessDied, ProcessGroup, ProcessTable
-from .recovery import realign_processes, recover_run
-from .remote_training import run_remote_slice
+from .remote_training import realign_processes, recover_run, run_remote_slice
 from .replica import FunctionResult, ReplicaResult, RunStatus, call_function, final_initial_snapshot
 from .replica import final_state, record_changes, run_command
 from .replica import finish_save, follow_history, pause_replica, pop_callback_at
@@ -382,10 +381,9 @@ class RemoteRun:
             kwargs = {key: to_absolute_folder(value) for key, value in kwargs.items()}
         if name == "restore" and "snapshot" in kwargs:
             args = (kwargs.pop("snapshot"), *args)
-        if name == "restore" and args and not isinstance(args[0], Snapshot):
-            args = (learner.snapshots[args[0]],)
         if name == "restore" and args:
-            args = (whole_snapshot(args[0]),)
+            snapshot = args[0] if isinstance(args[0], Snapshot) else learner.snapshots[args[0]]
+            args = (whole_snapshot(snapshot),)
         if kind == "begins": return self.begin_run(learner, name, args, kwargs)
         with run.interrupts:
             if kind == "reads":
@@ -529,7 +527,6 @@ class RemoteRun:
         try:
             restore_local_run(learner, transfer, self.sent_digests)
         except BaseException as error:
-            if transfer.snapshot is None: raise
             if run.current.corrupted:
                 # nothing continues from a half-updated state
                 release_local_run(learner)

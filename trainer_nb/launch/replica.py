@@ -40,8 +40,7 @@ from ..engine.state_holders import SCALAR_TYPES
 from ..engine.snapshot import capture_snapshot, gather_snapshot
 from .learner_parts import FinalState, RunTransfer, capture_id, has_open_launch, history_lines
 from .learner_parts import make_learner, put_run
-from .stop_barrier import BoundaryGate
-from .telemetry import FLUSH_INTERVAL, LogForwarder, SpeedReporter
+from .telemetry import FLUSH_INTERVAL, BoundaryGate, LogForwarder, SpeedReporter
 from .worker import Worker, own_device
 from ..live.progress import ProgressCallback
 from ..state.async_save import wait_for_save
@@ -50,13 +49,10 @@ from ..state.rewind_buffer import ACTS
 # %% ../../nbs/11_launch/14_replica.ipynb #4cd2357d
 class RunStatus(NamedTuple):
     "Hold the status of a process, in plain values."
-    step: int
     fields: dict[str, Any]   # of the run, by name; the state without its log_history
     logs: tuple[int, list]   # number of rows of log_history unchanged since the last status, and the rows after them
     settings: dict[str, Any]
     corrupted: str           # why the run cannot continue; empty if it can
-    # pending tasks and requests, whether the model has to be wrapped again, acts, exchanges: all processes must agree
-    pending: tuple
 
 def count_exchanges(replica: Replica) -> tuple:
     """Return the number of exchanges between processes, also of one that waits for the others, -1 if there was none yet;
@@ -73,11 +69,7 @@ def capture_status(replica: Replica) -> RunStatus:
     run = replica.learner.run_state
     values = {name: value for name, value in run.values().items() if name != "control"}
     values["state"] = replace(run.state, log_history=[], stateful_callbacks={})
-    pending = (
-        *((task.kind, task.name) for task in run.due), repr(run.control), run.wrapped_model is None, act_positions(run),
-        count_exchanges(replica),
-    )
-    return RunStatus(run.state.global_step, values, replica.new_logs(), dict(vars(run.args)), run.current.corrupted, pending)
+    return RunStatus(values, replica.new_logs(), dict(vars(run.args)), run.current.corrupted)
 
 # %% ../../nbs/11_launch/14_replica.ipynb #816afe80
 class Replica:
@@ -173,11 +165,8 @@ def make_result(replica: Replica, value: Any = None) -> ReplicaResult:
     "Return the answer to a command, after the log lines have been sent."
     history = replica.learner.history
     if replica.is_reporting and history.log is not None:
-        try:
-            history.fetch()
-        except RuntimeError:
-            # the error of a failed device is reported elsewhere
-            pass
+        # the error of a failed device is reported elsewhere
+        with suppress(RuntimeError): history.fetch()
         history.log.wait_until_sent()
     return ReplicaResult(value if replica.is_reporting else None, capture_status(replica))
 
@@ -243,10 +232,7 @@ def pause_replica(replica: Replica):
     "Mark the run as paused at a boundary, unless it is."
     # a process that raised Paused itself has recorded the pause
     if replica.learner.run_state.current.paused: return
-    try:
-        mark_paused(replica.learner)
-    except Interrupted:
-        pass
+    with suppress(Interrupted): mark_paused(replica.learner)
 
 # %% ../../nbs/11_launch/14_replica.ipynb #da60de76
 def finish_save(replica: Replica):
@@ -298,20 +284,28 @@ class FunctionResult(NamedTuple):
     # of the weights before and after it
     checksums: tuple[dict[str, int], dict[str, int]]
 
+# the name of a fact
+EXCHANGES = "the number of exchanges between processes"
+
 def shared_facts(replica: Replica) -> dict[str, Any]:
     "Return, by a name for messages, what all processes have to have alike between two commands, besides the weights."
     run = replica.learner.run_state
     groups = [] if run.optimizer is None else run.optimizer.param_groups
     def scalars(values: dict[str, Any]): return {k: v for k, v in values.items() if isinstance(v, SCALAR_TYPES)}
     return {
-        "the step": (run.state.global_step, run.cursor),
+        "the step": (run.state.global_step, run.cursor, run.current.corrupted),
+        "tasks and requests": ([(task.kind, task.name) for task in run.due], repr(run.control), run.wrapped_model is None),
         "the journal": act_positions(run),
         "the settings": scalars(vars(run.args)),
         "the optimizer's groups": [scalars(group) for group in groups],
         "requires_grad of the parameters": [p.requires_grad for p in run_modules(run).parameters()],
         "the callbacks": [type(callback).__name__ for callback in run.callbacks.callbacks],
-        "the number of exchanges between processes": count_exchanges(replica),
+        EXCHANGES: count_exchanges(replica),
     }
+
+def shared_status(replica: Replica) -> tuple[dict[str, Any], RunStatus]:
+    "Return what all processes have to have alike, and the status of this one."
+    return shared_facts(replica), make_result(replica).status
 
 @contextmanager
 def layers_kept(model: torch.nn.Module) -> Iterator[None]:

@@ -9,15 +9,12 @@ import functools
 import glob
 import io
 import itertools
-import json
 import math
-import mmap
 import os
 import pickle
 import shutil
 import sys
 import tempfile
-import types
 import weakref
 from collections import ChainMap
 from collections.abc import Callable, Mapping, MutableMapping
@@ -27,47 +24,48 @@ from typing import Any
 import torch
 
 from ..core.log_file import FileClaim
+from ..core.seeding import FUNCTIONS, parts_of
 
 # %% ../../nbs/11_launch/00_serialization.ipynb #3b7bc06a
 # folders in memory; without one, or without room in it, the temp folder is used
 SHARED_DIRS = ["/dev/shm"]
 
-def _byte_row(t: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
-    "Return a tensor's bytes as one row, and the strides to read them with."
-    t = t.detach().resolve_conj().resolve_neg()
-    dense = t.permute(sorted(range(t.dim()), key=t.stride, reverse=True))
-    strides = t.stride()
-    if not dense.is_contiguous():
-        # there are gaps: a second copy
-        dense = t.contiguous()
-        strides = dense.stride()
-    return dense.reshape(-1).view(torch.uint8), strides
-
-def _write_all(file: io.RawIOBase, data: bytes | memoryview):
-    "Write all data; the system may accept it in several pieces."
-    data = memoryview(data)
-    while len(data):
-        data = data[file.write(data):]
-
-def _create_file(
+def _reserve_file(
     places: list[str],  # folders in memory, which are tried first
-    path: str,
+    name: str,
     size: int,  # bytes
-) -> io.RawIOBase:
-    "Create a file with enough room, readable by this user only."
+) -> str:
+    "Create a file of a size, readable by this user only, and return its path. Raise OSError if there is no room."
     for place in [*places, tempfile.gettempdir()]:
         try:
             room = os.statvfs(place)
             if room.f_bavail * room.f_frsize < size and place in places: continue
-            return open(os.path.join(place, path), "xb", buffering=0, opener=lambda p, flags: os.open(p, flags, 0o600))
+            file = os.open(os.path.join(place, name), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             if place not in places: raise
+            continue
+        path = os.path.join(place, name)
+        try:
+            # not truncate(): a full disk would end the process by a signal when the tensors are written
+            os.posix_fallocate(file, 0, size) if sys.platform == "linux" else os.truncate(file, size)
+        except BaseException:
+            os.unlink(path)
+            raise
+        finally:
+            os.close(file)
+        return path
 
 # %% ../../nbs/11_launch/00_serialization.ipynb #51083029
 class SharedTensors:
     "Store named CPU tensors in a file that other processes map."
     count = itertools.count()
-    def __init__(self, path: str): self.path = path
+    def __init__(
+        self,
+        path: str,
+        entries: dict[str, tuple],  # by name: dtype, shape, strides, and the first byte in the file
+    ):
+        self.path = path
+        self.entries = entries
 
     @classmethod
     def write(
@@ -75,43 +73,38 @@ class SharedTensors:
         tensors: dict[str, torch.Tensor],
         stem: str,  # the beginning of the file's name
     ) -> SharedTensors:
-        "Write tensors into a new file. Raise OSError if there is no room for them."
-        rows = {}
+        "Write tensors into a new file, without gaps between their elements. Raise OSError if there is no room for them."
         entries = {}
         end = 0
         for name, t in tensors.items():
-            row, strides = _byte_row(t)
-            rows[name], entries[name] = row, (str(t.dtype)[6:], list(t.shape), list(strides), end)
+            entries[name] = t.dtype, tuple(t.shape), torch.empty_like(t, device="meta").stride(), end
             # torch's own alignment: multiples of 64
-            end += -(-row.numel() // 64) * 64
-        header = json.dumps(entries).encode()
-        start = -(-(8 + len(header)) // 64) * 64
-        file = _create_file(SHARED_DIRS, f"{stem}-{os.getpid()}-{next(cls.count)}", start + end)
-        try:
-            with file:
-                _write_all(file, len(header).to_bytes(8, "little") + header)
-                for name, row in rows.items():
-                    file.seek(start + entries[name][3])
-                    _write_all(file, memoryview(row.numpy()))
-                file.truncate(start + end)
-        except BaseException:
-            os.unlink(file.name)
-            raise
-        return cls(file.name)
+            end += -(-t.nbytes // 64) * 64
+        shared = cls(_reserve_file(SHARED_DIRS, f"{stem}-{os.getpid()}-{next(cls.count)}", max(end, 1)), entries)
+        for t, mapped in zip(tensors.values(), shared._map(writes=True).values()):
+            mapped.copy_(t.detach())
+        return shared
 
     def tensors(
         self,
         last: bool = True,  # no other process is going to read the file
     ) -> dict[str, torch.Tensor]:
-        "Return the tensors. Writing into them does not affect other processes."
-        with open(self.path, "r+b") as file:
-            if last:
-                self.unlink()
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_WRITE if last else mmap.ACCESS_COPY)
-        size = int.from_bytes(mapped[:8], "little")
-        start = -(-(8 + size) // 64) * 64
-        entries = json.loads(mapped[8:8 + size])
-        return {name: _map_tensor(mapped, start, *entry) for name, entry in entries.items()}
+        "Return the tensors, each with its own storage. Writing into them does not affect other processes."
+        found = self._map(writes=last)
+        if last:
+            self.unlink()
+        return found
+
+    def _map(
+        self,
+        writes: bool,  # into the file; False: what is written stays in this process
+    ) -> dict[str, torch.Tensor]:
+        mapped = torch.UntypedStorage.from_file(self.path, writes, os.path.getsize(self.path))
+        found = {}
+        for name, (dtype, shape, strides, start) in self.entries.items():
+            storage = mapped[start : start + math.prod(shape) * dtype.itemsize]
+            found[name] = torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, shape, strides)
+        return found
 
     def unlink(self):
         "Remove the file's name; existing mappings stay valid."
@@ -121,22 +114,6 @@ class SharedTensors:
             pass
 
 # %% ../../nbs/11_launch/00_serialization.ipynb #23503757
-def _map_tensor(
-    mapped: mmap.mmap,
-    start: int,  # of the data, in bytes
-    dtype_name: str,
-    shape: list[int],
-    strides: list[int],  # in elements
-    offset: int,  # of this tensor in the data, in bytes
-) -> torch.Tensor:
-    "Return one tensor of a mapped file, with its own storage."
-    dtype: torch.dtype = getattr(torch, dtype_name)
-    if not math.prod(shape): return torch.empty(shape, dtype=dtype, device="cpu")
-    storage = torch.frombuffer(
-        mapped, dtype=torch.uint8, offset=start + offset, count=math.prod(shape) * dtype.itemsize
-    ).untyped_storage()
-    return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, shape, strides)
-
 def remove_shared_files(stem: str):
     "Remove files that were never read, of processes that have ended."
     for place in [*SHARED_DIRS, tempfile.gettempdir()]:
@@ -234,41 +211,22 @@ class TensorExtractor:
         return name, value.requires_grad
 
 # %% ../../nbs/11_launch/00_serialization.ipynb #b1e0015f
-def _references(function: types.FunctionType) -> dict[str, Any]:
-    "Return the objects that a function refers to, by name: closure variables, defaults, and globals of its module."
-    code = function.__code__
-    found = dict(function.__kwdefaults__ or {})
-    for name, cell in zip(code.co_freevars, function.__closure__ or ()):
-        try:
-            found[name] = cell.cell_contents
-        except ValueError:
-            # not filled yet
-            pass
-    found |= {f"default {i}": value for i, value in enumerate(function.__defaults__ or ())}
-    return found | {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
-
-def _pickled_state(value: object) -> dict[str, Any]:
-    "Return the attributes that would be pickled."
-    state = value.__getstate__()
-    # with __slots__ it is a pair
-    states = state if isinstance(state, tuple) else (state,)
-    return {name: part for s in states if isinstance(s, dict) for name, part in s.items()}
-
 def value_parts(value: object) -> list[tuple[str, Any]]:
     "Return the parts of a value, each with its access path as text."
     if isinstance(value, dict): return [(f"[{key!r}]", part) for key, part in value.items()]
     if isinstance(value, (list, tuple, set, frozenset)): return [(f"[{i}]", part) for i, part in enumerate(value)]
-    if isinstance(value, types.MethodType): return [(".__self__", value.__self__), (".__func__", value.__func__)]
-    if isinstance(value, functools.partial):
-        args = [(f".args[{i}]", part) for i, part in enumerate(value.args)]
-        keywords = [(f".keywords[{key!r}]", part) for key, part in value.keywords.items()]
-        return [(".func", value.func), *args, *keywords]
-    if isinstance(value, types.FunctionType): return [(f" → {name}", part) for name, part in _references(value).items()]
+    if isinstance(value, FUNCTIONS):
+        known = getattr(value, "__globals__", {})
+        read = {name: known[name] for name in getattr(getattr(value, "__code__", None), "co_names", ()) if name in known}
+        return [(f" → {name}", part) for name, part in (parts_of(value) | read).items()]
     try:
-        return [(f".{name}", part) for name, part in _pickled_state(value).items()]
+        state = value.__getstate__()
     except Exception:
-        # a __getstate__ of the user may fail
+        # one of the user may fail
         return []
+    # with __slots__ it is a pair
+    states = state if isinstance(state, tuple) else (state,)
+    return [(f".{name}", part) for s in states if isinstance(s, dict) for name, part in s.items()]
 
 # %% ../../nbs/11_launch/00_serialization.ipynb #ebb14be6
 def pickling_error(value: object) -> Exception | None:
@@ -421,8 +379,9 @@ def pack_values(
         raise
     except Exception as error:
         raise ValueError(pickling_error_message(parts, reason)) from error
-    shared = SharedTensors.write(extractor.tensors, stem).path if extractor.tensors else ""
-    return shared.encode() + b"\0" + file.getbuffer()
+    if not extractor.tensors: return b"\0" + file.getbuffer()
+    shared = SharedTensors.write(extractor.tensors, stem)
+    return shared.path.encode() + b"\0" + pickle.dumps(shared.entries, protocol=5) + file.getbuffer()
 
 # %% ../../nbs/11_launch/00_serialization.ipynb #e53f2d21
 def shared_path(data: bytes) -> str:
@@ -450,7 +409,8 @@ def unpack_values(
 ) -> dict[str, Any]:
     "Return the values that were packed."
     path = shared_path(data)
-    tensors = SharedTensors(present_path(path)).tensors(last) if path else {}
+    file = io.BytesIO(memoryview(data)[len(path.encode()) + 1:])
+    tensors = SharedTensors(present_path(path), pickle.load(file)).tensors(last) if path else {}
     with_grad: dict[str, torch.Tensor] = {}
     def load(pid: str | tuple[str, bool]):
         if isinstance(pid, str): return getattr(sys, pid)
@@ -465,11 +425,11 @@ def unpack_values(
             if device is not None and (module, name) == ("torch.storage", "_load_from_bytes"):
                 return storage_reader(device)
             return super().find_class(module, name)
-    unpickler = Unpickler(io.BytesIO(memoryview(data)[len(path.encode()) + 1:]))
+    unpickler = Unpickler(file)
     unpickler.persistent_load = load
     return unpickler.load()
 
 def release_packed(data: bytes):
     "Remove the file that packed values refer to, after all processes have read it."
     if path := shared_path(data):
-        SharedTensors(present_path(path)).unlink()
+        SharedTensors(present_path(path), {}).unlink()

@@ -19,10 +19,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 from .local_workers import LocalWorkers, WorkerStarter
-from .outcomes import Died, Done, Failed, RemoteError, decode_message, make_failure
-from .pool_messages import THREAD_NAME, Outcome, PendingCall, StartLimit, WorkerLink
-from .ray_cluster import RayCluster
-from .ray_workers import RayWorkers
+from .outcomes import THREAD_NAME, Died, Done, Failed, Outcome, PendingCall, RemoteError, StartLimit
+from .outcomes import WorkerLink, decode_message, make_failure
+from .ray_workers import RayCluster, RayWorkers
 from .serialization import pack_values, remove_shared_files, track_classes, unpack_values
 from .worker import FIRST_CALLS
 
