@@ -324,7 +324,8 @@ def take_live(browser, folder):
                 drive(page)
                 for i in range(3, len(CELLS)): page.run(i)
                 for width in WIDTHS:
-                    page.tab.set_viewport_size({"width": width, "height": 1000})
+                    # an output that is higher than the page would be cut
+                    page.tab.set_viewport_size({"width": width, "height": 6000})
                     page.tab.wait_for_timeout(800)
                     for i in range(2, len(CELLS)):
                         page.cell(i).scroll_into_view_if_needed()

@@ -229,7 +229,7 @@ def test_labels_of_moments_do_not_overlap():
 def test_no_line_of_a_moment_runs_through_the_label_of_another():
     words = ["launch", "restart", "restart", "rewind 7 steps back", "restart", "set learning_rate=0.5", "close"]
     marks = [Marker(at, word) for at, word in zip([20, 48, 50, 55, 100, 120, 132], words)]
-    text = render_svg([Panel("loss", [LineSeries(np.arange(133), np.arange(133.0), "loss"), *marks])])
+    text = draw_panel(Panel("loss", [LineSeries(np.arange(133), np.arange(133.0), "loss"), *marks]), width=430)
     found = re.findall(r'<line x1="([\d.]+)" x2="[\d.]+" y1="([\d.]+)" y2="([\d.]+)"[^>]*stroke-dasharray="2 3"', text)
     lines = [(float(x), min(float(y1), float(y2))) for x, y1, y2 in found]
     labels = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" text-anchor="(start|end)"[^>]*>((?:launch|restart|rewind|set|close)[^<]*)<', text)

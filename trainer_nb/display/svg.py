@@ -453,7 +453,7 @@ def draw_heatmap(heat: Heatmap, left: float, top: float, right: float, bottom: f
 
 # %% ../../nbs/00_display/02_svg.ipynb #7017581f
 # size of a panel in pixels
-PANEL_WIDTH = 430
+PANEL_WIDTH = 340
 PANEL_HEIGHT = 250
 
 def panel_scales(panel: Panel, left: float, top: float, right: float, bottom: float) -> tuple[AxisScale, AxisScale]:

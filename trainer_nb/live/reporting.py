@@ -6,12 +6,10 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
 
 from ..args.fields import TRANSFORMERS_TRACKERS, settings_table
 from ..args.training_args import TrainingArguments
@@ -136,42 +134,16 @@ class ReportCallback(TrainerCallback):
         return vars(self) | {"tracker": tracker, "opened": None}
 
 # %% ../../nbs/10_live/03_reporting.ipynb #c4db3616
-def write_architecture(model: Any, folder: str):
-    "Write the printed model into a folder; an empty file for a model that is not of transformers' kind."
-    text = f"{model}\n" if isinstance(model, torch.nn.Module) and hasattr(model, "base_model") else ""
-    Path(folder, "model_architecture.txt").write_text(text, encoding="utf-8")
-
 class WandBModelCallback(TrainerCallback):
     "Upload the model to W&B at the end of training."
     # before the tracker is closed
     order = -60
-    not_state = ("begun_run",)
 
     def __init__(
         self,
         checkpoints: bool = False,  # upload each checkpoint, too
     ):
         self.checkpoints = checkpoints
-        # the run whose architecture was uploaded
-        self.begun_run: str | None = None
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl,
-        learner: TrainerBase | None = None, **kwargs
-    ):
-        if self.begun_run == learner.history.run_id: return
-        self.begun_run = learner.history.run_id
-        def send(run):
-            config = getattr(learner.model, "config", None)
-            metadata = {
-                "model_config": config.to_dict() if hasattr(config, "to_dict") else None,
-                "num_parameters": count_parameters(learner),
-                "initial_model": True,
-            }
-            with tempfile.TemporaryDirectory() as folder:
-                write_architecture(learner.model, folder)
-                run.log_artifact(self.artifact(run, args, metadata, folder), aliases=["base_model"])
-        self.upload(args, state, learner, send)
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl,
@@ -203,7 +175,9 @@ class WandBModelCallback(TrainerCallback):
                         "train/total_floss": state.total_flos,
                         "model/num_parameters": count_parameters(learner),
                     }
-                write_architecture(learner.model, folder)
+                # the printed model; empty for a model that is not of transformers' kind
+                text = f"{learner.model}\n" if hasattr(learner.model, "base_model") else ""
+                Path(folder, "model_architecture.txt").write_text(text, encoding="utf-8")
                 artifact = self.artifact(run, args, metadata | {"final_model": True}, folder)
                 run.log_artifact(artifact, aliases=["final_model"])
             self.upload(args, state, learner, send)
