@@ -51,8 +51,7 @@ def test_a_run_without_a_name_has_that_of_its_folder(tmp_path):
     table = runs(tmp_path)
     names = [row["name"] for row in table.table()]
     assert names[0] == "small" and [name[:7] for name in names[1:]] == ["large (", "large ("] and len(set(names)) == 3
-    assert [row["note"] for row in table.label(names[2], note="kept").table()] == ["", "", "kept"]
-    assert repr(follow(tmp_path/"small")).startswith("small: finished")
+    assert [row["note"] for row in table.label(names[2], note="kept").table()] == ["", "", "kept"] and repr(follow(tmp_path/"small")).startswith("small: finished")
 
 
 def test_the_index_reads_what_is_new(tmp_path):
@@ -113,7 +112,7 @@ def test_a_summary_has_what_counts(tmp_path):
     assert summary.settings == {"learning_rate": 1e-3, "weight_decay": 0.1} and summary.step == 50
     assert summary.results["eval_accuracy"] == [0.5, 50, 0.5, 50, 0.5] and summary.status[0] == "finished"
     history.note("exception", 50, type="ValueError", message="no")
-    assert summarize(history).state().state == "failed"
+    assert summarize(history).state().state == "failed" == runs(history).model.status()["state"]
 
 
 def test_a_run_logs_with_what_it_began(tmp_path):

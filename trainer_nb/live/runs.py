@@ -163,7 +163,7 @@ class RunsModel(ViewModel):
         states = [run.state().state for run in self.runs]
         counts = {state: states.count(state) for state in dict.fromkeys(states)}
         words = ", ".join(f"{count:,} {state}" for state, count in counts.items()) or "no log of a run yet"
-        state = "training" if "training" in counts else "finished" if counts else "waiting"
+        state = next((o for o in ("training", "finished", *counts) if o in counts), "waiting")
         name, lower = self.chosen
         best = self.rows[0].best(name, lower)[0] if self.rows else None
         verdict = ""
