@@ -334,11 +334,9 @@ def make_checkpoint_writer(
     saver = get_saver(run)
     best = (run.state.best_model_checkpoint, saver.discarded_best, *saver.best_of_branches)
     protected = [path for path in best if path is not None]
-    beside = history.log is not None and history.path is not None and history.path.parent.parent == place.parent
     about = {
         "given": {k: v for k, v in run.given.values.items() if k in TrainingArguments.__dataclass_fields__},
         "data": describe_train_data(learner),
-        "beside": beside,
     }
     write = write_trainer_checkpoint if run.args.save_format == "trainer" else write_checkpoint
     if write is write_trainer_checkpoint:
@@ -352,7 +350,7 @@ def make_checkpoint_writer(
         written = None
         try:
             with atomic_directory(place, history.run_id, lambda taken: replace_existing(taken, run)) as folder:
-                about["beside"] = ensure_log_on_disk(history, beside, folder)
+                ensure_log_on_disk(history, place, folder)
                 (folder / JSON_FILE).write_text(settings, encoding="utf-8")
                 write(package, folder)
             written = place
@@ -369,15 +367,12 @@ def make_checkpoint_writer(
     return work
 
 # %% ../../nbs/07_state/08_async_save.ipynb #d9614fd6
-def ensure_log_on_disk(history: History, beside, folder: Path) -> bool:
-    "Write the log to disk: True if it is next to the folder; otherwise copy it into the folder."
-    if beside:
+def ensure_log_on_disk(history: History, place: Path, folder: Path):
+    "Write the log to disk; copy it into the folder of a checkpoint, unless it is next to the checkpoint's place."
+    if history.path is not None and history.path.parent.parent == place.parent:
         history.flush()
-        if history.log is not None and history.path is not None:
-            fsync_path(history.path)
-            return True
+        if history.log is not None: return fsync_path(history.path)
     copy_log(history, folder / "history.jsonl")
-    return False
 
 def replace_existing(taken: Path, run: RunState) -> Path | None:
     "Set aside a checkpoint of the same run or an empty folder; retire anything else, with a warning, once."

@@ -47,7 +47,6 @@ def restore_run(
     prepare(learner)
     run = learner.run_state
     check_snapshot(run, snapshot)
-
     check_data_length(run, snapshot)
     schedule = run.lr_scheduler, run.made.schedule_steps
     with replaced_past(run):

@@ -137,11 +137,6 @@ def describe_edits(
     number = "a setting differs" if len(rows) == 1 else f"{len(rows)} settings differ"
     return f"{number} from the checkpoint; from here on the present values count:\n{text_table(rows)}"
 
-def settings_of(run: RunState, snapshot: Snapshot) -> dict:
-    "Return the settings in a snapshot as plain values."
-    args = copy.copy(run.args)
-    vars(args).update(snapshot.values["args"])
-    return args.to_dict()
 
 # %% ../../nbs/07_state/10_resume.ipynb #edb36a76
 def checkpoint_info(snapshot: Snapshot) -> dict:
@@ -189,7 +184,7 @@ def load_history(
     "Return the history that leads to a checkpoint; warn and return an empty one if it is lost."
     run_id = snapshot.values["run"]
     place = Place(*snapshot.values["place"])
-    if "beside" not in checkpoint_info(snapshot):
+    if "given" not in checkpoint_info(snapshot):
         # a checkpoint of the Trainer, which keeps no history
         return History(run_id=run_id)
     # A log may contain more than the copy in the folder, or less: that of a run that was saved before its first step,
@@ -238,7 +233,9 @@ def load_checkpoint(
     then = checkpoint_info(snapshot).get("given", {})
     edits = edited_settings(then, run.given.values)
     # learn.set() may have changed them since the run began
-    before = then | settings_of(run, snapshot)
+    there = copy.copy(run.args)
+    vars(there).update(snapshot.values["args"])
+    before = then | there.to_dict()
     settings = snapshot.values["args"]
     # those of the process are the present ones
     settings = settings | {k: v for k, v in vars(run.args).items() if k in PROCESS_FIELDS or k not in settings}

@@ -221,11 +221,9 @@ def why_unreachable(learner: TrainerBase, target: int) -> str:
             f" rewind_memory={math.ceil(size / 1e8) / 10} keeps one in memory"
         )
         return f"a snapshot takes {size / 1e9:.3g} GB, which is more than {why}"
-    ways = {"restore": "learn.snapshots has those with a name", "resume": "an earlier checkpoint may lead there"}
-    if dropped := [e for e in events if e["kind"] in ways and e["step"] > target and not e["abandoned"]]:
-        verb, step = dropped[-1]["kind"].replace("resume", "load_checkpoint"), dropped[-1]["step"]
-        way = ways[dropped[-1]["kind"]]
-        return f"{verb} at step {step} has dropped the snapshots from which earlier steps could be replayed; {way}"
+    if resumed := [e["step"] for e in events if e["kind"] == "resume" and e["step"] > target and not e["abandoned"]]:
+        return (f"load_checkpoint at step {resumed[-1]} has dropped the snapshots from which earlier steps could be"
+                " replayed; an earlier checkpoint may lead there")
     act = next((e for e in reversed(acts) if e["step"] <= target), None)
     between = f"{act['kind']} at step {act['step']} lies in between, and " if act is not None else ""
     following = next((s.step for s in buffer.kept if s.step > target), None)
