@@ -133,6 +133,8 @@ def is_of_user(owner: object, name: str) -> bool:
     "Return whether an attribute of an object is one of the user's: not of every learner."
     return not isinstance(owner, TrainerBase) or name not in LEARNER and not of_package(find_attribute(type(owner), name)[0])
 
+# of a group's settings; its tensors are changed by the schedule
+_SETTINGS = frozenset((bool, int, float, str, tuple, np.float32, np.float64))
 # rows of the diff that the journal has by their names
 _JOURNALED = ("weights", "requires_grad", "param_groups")
 
@@ -164,12 +166,12 @@ class Edits:
         learner = run.learner() if run.learner is not None else None
         given = [] if learner is None else map(vars(learner).get, _DATA)
         patches = None if run.device is None else run.device.patches.patches
-        groups, settings = run.optimizer.param_groups, (int, float, str, tuple)
+        groups = run.optimizer.param_groups
         made = run.model, run.loss_module, run.wrapped_model, run.loader, run.optimizer, run.lr_scheduler
         return {
             "weights": [*map(_VERSION, run.params)],
             "requires_grad": [*map(_REQUIRES_GRAD, run.params)],
-            "param_groups": [[len(g["params"]), *((k, v) for k, v in g.items() if isinstance(v, settings))] for g in groups],
+            "param_groups": [[len(g["params"]), *g, *[v for v in g.values() if type(v) in _SETTINGS]] for g in groups],
             "tables": [*map(len, self.tables), *map(id, chain.from_iterable(map(dict.values, self.tables)))],
             "forward": [m.get("forward") for m in map(vars, modules)],
             "modes": [*map(_TRAINING, modules)],
