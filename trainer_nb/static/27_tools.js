@@ -79,12 +79,14 @@ class Gestures {
 
 // Beside a title: whether the axis of the values is logarithmic, the size of the chart, and its files.
 function addTools(head, chart, title) {
-  const button = (text, label, click) => head.appendChild(make("button", "tnb-tool", text, { type: "button", title: label, "aria-label": `${title}: ${label}`, click }));
+  const box = head.appendChild(make("span", "tnb-tools"));
+  const button = (text, label, click) => box.appendChild(make("button", "tnb-tool", text, { type: "button", title: label, "aria-label": `${title}: ${label}`, click }));
   if (chart.toggleLogX && !chart.fixed) button("log x", "logarithmic horizontal axis", () => chart.toggleLogX());
   if (!chart.fixed) chart.toggle = button("log", "logarithmic axis", () => chart.toggleLog());
   chart.wide = button("⤢", "full size, or back", () => chart.enlarge());
   const change = ({ target }) => { chart.save(target.value); target.value = "save"; };
-  head.append(make("select", "tnb-tool", null, { title: "save this chart", "aria-label": `save ${title}`, change }, ...["save", "PNG", "SVG", "CSV"].map(o => make("option", "", o))));
+  box.append(make("select", "tnb-tool", null, { title: "save this chart", "aria-label": `save ${title}`, change }, ...["save", "PNG", "SVG", "CSV"].map(o => make("option", "", o))));
+  return box;
 }
 
 function download(title, kind, href) { make("a", "", null, { href, download: `${title.replace(/\W+/g, "_")}.${kind.toLowerCase()}` }).click(); }

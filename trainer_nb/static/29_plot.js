@@ -176,19 +176,21 @@ class Plot {
 
   // From the lowest to the highest value of each column of pixels.
   fillBand(pen, line, first, end) {
-    const columns = [];
-    let last = null;
+    let parts = [], last = null;
     for (let i = first; i < end; i++) {
       const low = this.y.at(line.low(i)), high = this.y.at(line.high(i)), at = Math.round(this.x.at(line.x(i)));
-      if (Number.isNaN(low) || Number.isNaN(high)) continue;
+      if (Number.isNaN(low + high)) { last = null; continue; }
+      if (!last) parts.push([]);
       if (last && at === last[0]) { last[1] = Math.max(last[1], low); last[2] = Math.min(last[2], high); }
-      else columns.push(last = [at, low, high]);
+      else parts.at(-1).push(last = [at, low, high]);
     }
     pen.beginPath();
-    for (const [at, , high] of columns) pen.lineTo(at, high - 0.4);
-    for (let i = columns.length - 1; i >= 0; i--) pen.lineTo(columns[i][0], columns[i][1] + 0.4);
+    for (const part of parts) {
+      part.forEach(([at, , high], i) => i ? pen.lineTo(at, high - 0.4) : pen.moveTo(at, high - 0.4));
+      for (const [at, low] of part.reverse()) pen.lineTo(at, low + 0.4);
+      this.points += 2 * part.length;
+    }
     pen.fill();
-    this.points += 2 * columns.length;
   }
 
   // A line with a gap where a value is not known: at most four points for each column of pixels, the ones that shape it.

@@ -7,10 +7,9 @@ class Chart extends Card {
     if (!quantity) {
       this.metric = title;
       this.star = make("button", "tnb-star", null, { type: "button", title: "pin this chart above the others", "aria-label": `pin ${title}`, click: () => view.sections.pin(this) }, icon("star"));
-      this.head.append(this.star);
     }
     if (key === "loss") this.head.append(make("span", "tnb-card-hint", "click a step to act, drag to zoom, with Shift to move"));
-    addTools(this.head, this, title);
+    addTools(this.head, this, title).prepend(...this.star ? [this.star] : []);
   }
 
   toggleLog() {

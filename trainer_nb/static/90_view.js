@@ -263,8 +263,7 @@ class View {
     if (!this.against) this.axis = name;
     else if (!QUANTITIES.some(o => o.key === name)) this.want([name]);
     this.pinned = this.hovered = null;
-    for (const card of this.cards()) card.zoomX = card.zoomY = null;
-    this.zoomTo(this.zoom && this.zoom.map(o => this.main().convert(o, from, to)));
+    this.whole(this.zoom && this.zoom.map(o => this.main().convert(o, from, to)));
   }
 
   zoomTo(range) {
@@ -279,17 +278,16 @@ class View {
     this.invalidate();
   }
 
-  // Everything in sight, in all charts.
-  whole() {
+  // Everything in sight, in all charts, or a part of the steps.
+  whole(zoom = null) {
     for (const card of this.cards()) card.zoomX = card.zoomY = null;
-    this.zoomTo(null);
+    this.zoomTo(zoom);
   }
 
   setLogX(log) {
     this.logX = log;
     setAttribute(this.toolbar.logX, "aria-pressed", String(log));
-    for (const card of this.cards()) card.zoomX = null;
-    this.zoomTo(this.zoom);
+    this.whole(this.zoom);
   }
 
   // Show one chart alone, or all again.

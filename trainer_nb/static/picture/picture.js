@@ -13,9 +13,8 @@ const STYLE = `
 .tnb-picture .soft { opacity: .65; }
 .tnb-picture .cell { flex-grow: 1; min-width: 0; }
 .tnb-picture .legend { width: 100%; display: flex; flex-wrap: wrap; align-items: center; gap: 2px 8px; }
-.tnb-picture .hint { margin-left: auto; font-size: 11px; opacity: .6; }
 .tnb-picture .head { display: flex; gap: 8px; white-space: nowrap; overflow: hidden; min-height: 20px; }
-.tnb-picture .gap { margin-left: auto; }
+.tnb-picture :is(.hint, .tnb-tools) { margin-left: auto; font-size: 11px; }
 .tnb-picture .tnb-tool { padding: 0 4px; border: 0; background: none; color: inherit; font: inherit; font-size: 11px; opacity: .65; cursor: pointer; appearance: none; text-decoration: none !important; }
 .tnb-picture .tnb-tool[aria-pressed=true] { opacity: 1; box-shadow: inset 0 0 0 1px currentColor; }
 .tnb-picture .cell:not(:hover, :focus-within) .tnb-tool:not([aria-pressed=true]) { opacity: 0; }
@@ -55,7 +54,6 @@ class Panel extends Plot {
     const head = html(this.cell, "div", "head"), main = lines.find(o => o.style === "line");
     this.head = html(head, "b", "", this.title);
     if (picture.live && main) html(head, "span", "soft", number(main.values.filter(Number.isFinite).pop()));
-    html(head, "span", "gap");
     addTools(head, this, this.title || "chart");
     this.svg = html(this.cell, "div", "plot", null, { role: "img", "aria-label": this.title, tabindex: 0 });
     if (this.note) html(this.cell, "div", "note", this.note);
@@ -249,7 +247,7 @@ class Picture {
       button.swatch = () => { swatch.style.setProperty("--c", striped(this.plots[0].color(hue), dashOf(hue))); swatch.style.setProperty("--o", style === "faint" ? 0.45 : 1); };
     }
     this.back = html(this.legend, "button", "", "see all", { type: "button", hidden: "", click: () => { this.zooms.clear(); for (const plot of this.plots) plot.zoomY = null; this.draw(); } });
-    html(this.legend, "span", "hint", "drag to zoom, with Shift to move, double-click to see all");
+    html(this.legend, "span", "hint soft", "drag to zoom, with Shift to move, double-click to see all");
   }
 
   // The zoom, or all that there is.
