@@ -593,7 +593,7 @@ class EvaluationMixin(TrainerBase):
     def top_losses(self, k: int = 9, dataset=None):
         """Show the `k` samples of the evaluation set, or of another one, with the largest loss.
         Raise ValueError without labels."""
-        from trainer_nb.diagnostics.interpret import top_losses
+        from trainer_nb.diagnostics.results import top_losses
         check_can_use_weights(self, "top_losses()")
         return top_losses(self, k, dataset)
 

@@ -199,7 +199,7 @@ def test_thousands_of_tensors():
                     max_steps=9, disable_tqdm=True)
     found = learn.inspect()
     assert len(found.layers) == 901 and found.unusual[0].startswith("0.17.3.b: update/weight")
-    assert all(len(p.rows) <= 40 for p in found.panels()) and found.html().count("<details>") >= 30 and len(found.said()) < 12
+    assert all(len(p.rows) <= 40 for p in found.panels()) and found.html().count("<tr>") <= 41 and len(found.said()) < 12
     assert len(str(found.bundle())) < 200_000 and len(found.frame()) == 901
 
 

@@ -188,7 +188,7 @@ def test_tools_that_look_at_logits_get_them():
     from trainer_nb.engine.evaluate import evaluation_mode
     from trainer_nb.diagnostics.interpret import iterate_predictions
     learn = Learner(t5(), eval_dataset=sentences(4), data_collator=pairs, use_cpu=True, predict_with_generate=True)
-    with evaluation_mode(learn): (_, _, predicted, labels), = iterate_predictions(learn, learn.get_eval_dataloader())
+    with evaluation_mode(learn): (_, _, _, predicted, labels), = iterate_predictions(learn, learn.get_eval_dataloader())
     assert predicted.shape == (*labels.shape, 40) and learn._gen_kwargs is None
 
 

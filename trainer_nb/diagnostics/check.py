@@ -26,7 +26,7 @@ from ..device.weight_storage import is_read_only
 from .evidence import CHECKS, Check, Evidence, EvidenceError, Finding, Unavailable, check
 from .evidence import digest, names_in_short, sample_parts, without_loader
 from .interpret import collect_tensors, unchanged_data
-from .isolated import begin_step, isolated_training
+from .isolated import begin_step, buffers_restored, isolated_training
 from .layers import update_norms
 # its checks are added to the table
 from . import memory_plan, mistakes  # noqa: F401
@@ -247,7 +247,7 @@ def compared_step(
     run.current.window, vars(run.args)["gradient_accumulation_steps"] = window, parts
     run.state.global_step += later
     try:
-        with seen.buffers_restored(), without_dropout(run.model): step = seen.take_step()
+        with buffers_restored(run), without_dropout(run.model): step = seen.take_step()
     finally:
         run.current.window, vars(run.args)["gradient_accumulation_steps"], run.state.global_step = before
     grads = [p.grad for p in run.params if p.requires_grad]

@@ -103,7 +103,7 @@ def evaluation_labels_like_training(seen: Evidence) -> str | None:
         label = max(beyond or apart, key=lambda each: apart[each])
         return (
             f"label {label:g} is that of {shares[0].get(label, 0):.0%} of the training samples and of"
-            f" {shares[1].get(label, 0):.0%} of the evaluation set{' ' + name if name else ''}"
+            f" {shares[1].get(label, 0):.0%} of the {name}"
         )
     return None
 
@@ -117,8 +117,7 @@ def classes_with_the_same_numbers(seen: Evidence) -> str | None:
         names = class_names(learner, data)
         for number, each in enumerate(names):
             if each not in known or known.index(each) == number: continue
-            of = f"evaluation set{' ' + name if name else ''}"
-            return f"class {each!r} has the number {known.index(each)} in the training data, and {number} in the {of}"
+            return f"class {each!r} has the number {known.index(each)} in the training data, and {number} in the {name}"
     return None
 
 @check("columns that do not hold the label", "the model learns to copy it, and fails where the label is not known")
@@ -194,7 +193,7 @@ def samples_can_be_read(seen: Evidence) -> tuple[str, str] | None:
         first, why = next(iter(samples.failed.items()))
         number = len(samples.failed) + len(samples.indexes)
         return (
-            f"{len(samples.failed)} of {number:,} samples of the {name} data cannot be read; sample {first}: {why}",
+            f"{len(samples.failed)} of {number:,} samples of the {name} cannot be read; sample {first}: {why}",
             f"look at sample {first} of the data set"
         )
     return None
@@ -210,7 +209,7 @@ def finite_inputs(seen: Evidence) -> tuple[str, str] | None:
     if in_batch and math.isfinite(seen.first_step.loss) and math.isfinite(seen.first_step.norm or 0.0): return None
     name, samples, what, indexes = wrong[0]
     return (
-        f"{len(indexes):,} of {len(samples.indexes):,} samples of the {name} data have NaN or infinity as {what};"
+        f"{len(indexes):,} of {len(samples.indexes):,} samples of the {name} have NaN or infinity as {what};"
         f" sample {min(indexes)} is one",
         f"look at sample {min(indexes)} of the data set; leave these samples out, or fill the gaps"
     )
@@ -243,14 +242,14 @@ def evaluation_inputs_like_training(seen: Evidence) -> str | tuple[str, str] | N
             apart, turned = (one - other).abs() / (a + b).sqrt(), (one - other.flip(0)).abs() / (a + b.flip(0)).sqrt()
             if turned.max() <= 4 and min(apart[0], apart[2]) >= 6:
                 means = [", ".join(map(format_value, t.tolist())) for t in (one, other)]
-                what = f"the channels have the means {means[0]} in training, and {means[1]} in the evaluation set"
+                what = f"the channels have the means {means[0]} in training, and {means[1]} in the {name}"
                 return what, "read all images with one library: the first channel of OpenCV is blue; or image[..., ::-1]"
         for what in [what for what in samples.numbers if what in known and what != "target" and len(samples.indexes) >= 20]:
             one, other = known[what], samples.numbers[what]
             is_near = abs(other.mean - one.mean) <= 2 * one.spread
             if is_near and one.spread / 2 <= other.spread <= 2 * one.spread: continue
             of = [f"{format_value(each.mean)} ± {format_value(each.spread)}" for each in (one, other)]
-            return f"{what} is {of[0]} in training, and {of[1]} in the evaluation set{' ' + name if name else ''}"
+            return f"{what} is {of[0]} in training, and {of[1]} in the {name}"
     return None
 
 @check("columns that vary",
@@ -291,10 +290,8 @@ def evaluation_samples_not_trained(seen: Evidence) -> str | None:
         if len(leaked) < 2 or len(leaked) < 0.05 * len(inputs): continue
         # beside others, a set of training samples is meant
         if len(sets) > 1 and len(leaked) == len(inputs): continue
-        return (
-            f"{len(leaked):,} of {len(inputs):,} samples of the evaluation set {name}{' ' if name else ''}are in the"
-            f" training data, for example sample {leaked[0]}"
-        )
+        numbers = f"{len(leaked):,} of {len(inputs):,} samples"
+        return f"{numbers} of the {name} are in the training data, for example sample {leaked[0]}"
     return None
 
 @check("windows of other times", "windows overlap, so a random split puts the neighbours of each into the training",
@@ -306,8 +303,7 @@ def windows_of_other_times(seen: Evidence) -> str | None:
         rows = [row for row in samples.columns() if len(set(row)) > 8]
         inside = sum(row[1:].tobytes() in before and row[:-1].tobytes() in after for row in rows)
         if inside < 2 or inside < 0.2 * len(samples.indexes): continue
-        of = f"of the evaluation set{' ' + name if name else ''}"
-        return f"{inside} of {len(rows)} windows {of} lie between two of the training data"
+        return f"{inside} of {len(rows)} windows of the {name} lie between two of the training data"
     return None
 
 @check("one label for each input", "the model cannot fit both, and the loss of these samples does not fall",

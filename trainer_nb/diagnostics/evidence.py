@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import wraps
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,15 +24,13 @@ from ..data.collate import infer_batch_size, map_tensors, shallow_copy_batch
 from ..data.sources import MapSource
 from ..device.accelerator import unwrap
 from .interpret import collect_tensors, first_part, get_first_batch, is_classification, unchanged_data
-from .isolated import begin_step, complete_unclipped
+from .isolated import begin_step, buffers_restored, complete_unclipped
 from .layers import LayerStats, measure_layers, measure_outputs, named_layers
 from .results import learner_inputs
 from .tensor_stats import Moments, combine_moments
 from ..engine.evaluate import evaluation_mode
 from ..engine.loss import call_model, extract_logits, model_arguments, split_labels
 from ..engine.overrides import TrainerBase
-from ..engine.rollback import BufferBackup
-from ..engine.run_state import run_modules
 from ..engine.step import Step
 from ..engine.dataloaders import is_overridden
 
@@ -275,9 +273,10 @@ class Evidence:
 
     @made_once
     def evaluation_sets(self) -> dict[str, tuple[Any, Samples]]:
-        "Return evaluation sets with their samples, by name; the name of a single one is empty."
+        "Return evaluation sets with their samples, by description."
         given = self.learner.eval_dataset
-        sets = given if isinstance(given, dict) else {"": given}
+        names = {f"evaluation set {name}": each for name, each in given.items()} if isinstance(given, dict) else {}
+        sets = names or {"evaluation set": given}
         seconds = self.seconds / max(len(sets), 1)
         return {name: (without_loader(each), read_samples(self.learner, each, seconds)) for name, each in sets.items()}
 
@@ -285,10 +284,8 @@ class Evidence:
     def all_samples(self) -> dict[str, Samples]:
         "Return the samples of all sets that can be read, by description."
         found = {}
-        with suppress(Unavailable): found["training"] = self.training_samples
-        with suppress(Unavailable):
-            sets = self.evaluation_sets.items()
-            found |= {f"evaluation ({name})" if name else "evaluation": samples for name, (_, samples) in sets}
+        with suppress(Unavailable): found["training data"] = self.training_samples
+        with suppress(Unavailable): found |= {name: samples for name, (_, samples) in self.evaluation_sets.items()}
         if not found: raise Unavailable("there is no data set with samples by index")
         return found
 
@@ -351,16 +348,6 @@ class Evidence:
         counts = labels != -100
         return predicted[counts].float(), labels[counts]
 
-    @contextmanager
-    def buffers_restored(self) -> Iterator[None]:
-        "Restore the buffers of the model after the block, so that outputs before and after it can be compared."
-        backup = BufferBackup(run_modules(self.learner.run_state))
-        backup.keep()
-        try:
-            yield
-        finally:
-            backup.put_back()
-
     @property
     def shifts_labels(self) -> bool:
         "Return whether transformers computes the loss of output i and label i + 1 for this model."
@@ -395,7 +382,7 @@ class Evidence:
     def first_step(self) -> FirstStep:
         "Take the next step up to its update; return loss, gradients and layers."
         run = self.learner.run_state
-        with self.buffers_restored(), measure_outputs(named_layers(run.model)) as outputs:
+        with buffers_restored(run), measure_outputs(named_layers(run.model)) as outputs:
             step = self.take_step()
         norm = complete_unclipped(step)
         return FirstStep(float(step.loss), norm, measure_layers(run, outputs), list(outputs))
@@ -407,7 +394,7 @@ class Evidence:
         params, present = dict(run.model.named_parameters()), run.state.global_step
         grads = {p: p.grad for p in params.values()}
         place = run.current.window, run.cursor, run.bookmark
-        with self.buffers_restored():
+        with buffers_restored(run):
             for later in range(1, 9):
                 if not without or not run.current.window: break
                 last = run.current.window[-1]

@@ -18,6 +18,7 @@ from ..core.columns import RowStore
 from ..core.errors import InvalidOperation, warn
 from ..core.history import History
 from ..core.records import Record
+from .evidence import Finding, Unavailable, describe_repeated
 from .tensor_stats import compute_norms, on_one_device, take_sample
 from ..display.tables import format_value
 from ..engine.loop import correct, train_one_step
@@ -108,7 +109,6 @@ def updates_move_weights(guard: Guard, run: RunState) -> Broken:
     return seen, "it is lost in their digits, or something puts them back", "learn.check()"
 
 def samples_come_once(guard: Guard, run: RunState) -> Broken:
-    from trainer_nb.diagnostics.evidence import Unavailable, describe_repeated
     # the order of an epoch is known within it
     if run.cursor.epoch == guard.epoch or not run.cursor.position: return None
     guard.epoch, seen = run.cursor.epoch, None
@@ -261,7 +261,6 @@ class Guard:
         severity: str, seen: str, meaning: str, do: str = "learn.diagnose()",  # as in Finding
     ) -> None:
         "Record a finding, call on_finding, and decide what follows."
-        from trainer_nb.diagnostics.evidence import Finding
         run = learner.run_state
         sentence = f"{seen[0].upper()}{seen[1:]}"
         decision = None

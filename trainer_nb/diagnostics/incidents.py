@@ -22,9 +22,10 @@ from ..core.records import sounds_lower_better
 from .evidence import Check, Evidence, Finding, Unavailable, check, names_in_short, without_loader
 from .data_checks import class_labels
 from .guard import BACK, EVERY, LEAST, WINDOW, median, spike_limit
-from .interpret import first_part, top_losses, unchanged_data, without_workers
+from .interpret import first_part, unchanged_data, without_workers
 from .isolated import begin_step
 from .past import Past, changes_between, first_lost_step, lost_weights
+from .results import top_losses
 from .tensor_stats import Firing
 from ..display.tables import format_value
 from ..engine.loop import correct

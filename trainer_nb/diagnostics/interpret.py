@@ -6,26 +6,23 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import ArrayLike
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ..core.callbacks import fire_event
 from ..core.seeding import GeneratorSeeds, preserve_generators
-from ..data.collate import infer_batch_size, map_tensors, shallow_copy_batch
+from ..data.collate import infer_batch_size, shallow_copy_batch
 from ..data.loader import ResumableLoader
 from ..data.sampling import Cursor
 from ..device.accelerator import unwrap
-from .tensor_stats import select_rows
 from ..display.svg import HtmlDisplay, image_grid, matrix_table, waveform_svg
-from ..display.tables import Table, escape_html, format_value, html_table, text_table, to_frame
+from ..display.tables import escape_html, format_value, html_table, text_table, to_frame
 from ..engine.evaluate import EvalBatches, eval_dataloader, evaluation_mode
 from ..engine.generate import NO_GENERATION, left_there
 from ..engine.loss import split_labels
@@ -265,15 +262,15 @@ def show_batch(
     return BatchPreview(batch, split_labels(batch, learner.label_names)[1], learner.processing_class, names, n, show)
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #e0ca615f
-def iterate_predictions(learner: TrainerBase, loader: Iterable) -> Iterator[tuple[Any, int, Any, Any]]:
-    "Yield (batch, size, predictions, labels); call inside `evaluation_mode`."
+def iterate_predictions(learner: TrainerBase, loader: Iterable) -> Iterator[tuple[Any, int, Any, Any, Any]]:
+    "Yield (batch, size, loss, predictions, labels); call inside `evaluation_mode`."
     run = learner.run_state
     run.evaluation.eval_dataloader = loader
     for batch, n in EvalBatches(learner, loader):
         batch = learner._prepare_inputs(batch)
         with left_there(learner, NO_GENERATION):
-            _, predicted, labels = learner.prediction_step(unwrap(run.wrapped_model), shallow_copy_batch(batch), False)
-        yield batch, n, first_part(predicted), first_part(labels)
+            loss, predicted, labels = learner.prediction_step(unwrap(run.wrapped_model), shallow_copy_batch(batch), False)
+        yield batch, n, loss, first_part(predicted), first_part(labels)
         fire_event(learner, "on_prediction_step")
 
 def is_classification(predicted: object, labels: object) -> bool:
@@ -281,140 +278,6 @@ def is_classification(predicted: object, labels: object) -> bool:
     if not (isinstance(predicted, torch.Tensor) and isinstance(labels, torch.Tensor)): return False
     columns = predicted.ndim == labels.ndim + 1 > 1 and predicted.shape[:-1] == labels.shape and predicted.shape[-1] > 1
     return columns and not labels.is_floating_point()
-
-# %% ../../nbs/08_diagnostics/03_interpret.ipynb #d2a6086f
-def formula_losses(predicted: object, labels: object) -> torch.Tensor | None:
-    "Return the loss of each example of a batch; None if no formula applies."
-    if not (isinstance(predicted, torch.Tensor) and isinstance(labels, torch.Tensor) and labels.ndim): return None
-    predicted = predicted.detach().float()
-    if is_classification(predicted, labels) and labels.ndim == 1:
-        return F.cross_entropy(predicted, labels.long(), reduction="none")
-    if not labels.is_floating_point(): return None
-    if predicted.ndim == labels.ndim + 1 and predicted.shape[-1] == 1:
-        predicted = predicted[..., 0]
-    if predicted.shape != labels.shape: return None
-    squares = (predicted - labels.float()).square()
-    return squares.flatten(1).mean(1) if labels.ndim > 1 else squares
-
-# %% ../../nbs/08_diagnostics/03_interpret.ipynb #44d5ee3c
-def single_example_loss(learner: TrainerBase, batch: Any) -> float:
-    "Return the learner's own loss of a batch of one, which is not reused; raise ValueError without labels."
-    try:
-        loss = learner.prediction_step(unwrap(learner.run_state.wrapped_model), batch, True)[0]
-    except Exception as error:
-        error.add_note("(top_losses asks the model for the loss of single examples: batches of one)")
-        raise
-    if loss is None:
-        raise ValueError("top_losses needs labels, and the batches of this data set have none that the model takes; "
-                         "give it a data set with labels, or name them with label_names=[...].")
-    return loss.item()
-
-# %% ../../nbs/08_diagnostics/03_interpret.ipynb #903e2846
-class TopLoss(NamedTuple):
-    "Hold an example with a large loss."
-    index: int                 # index in the data set; with a shuffled loader, in the order of the loader
-    loss: float
-    predicted: Any             # a class or a number, by name if there is one; None otherwise
-    actual: Any
-    probability: float | None  # probability of the actual class
-    text: str | None           # the example as text, if it has tokens
-    inputs: Any                # the example as a batch of one, on the host
-
-# %% ../../nbs/08_diagnostics/03_interpret.ipynb #48ee1e6f
-# relative tolerance; beyond it a formula is not the learner's loss
-FORMULA_TOLERANCE = 1e-3
-
-def _formula_matches(learner: TrainerBase, batch: Any, loss: float) -> bool:
-    "Check whether the learner's own loss of a batch of one equals a loss."
-    return math.isclose(single_example_loss(learner, batch), loss, rel_tol=FORMULA_TOLERANCE, abs_tol=1e-6)
-
-def _masked_examples(labels: object, n: int) -> set[int]:
-    "Return the indices of the examples whose labels are all masked (-100)."
-    if not isinstance(labels, torch.Tensor) or labels.is_floating_point() or not labels.ndim or len(labels) != n:
-        return set()
-    return set(torch.where((labels.reshape(n, -1) == -100).all(1))[0].tolist())
-
-def find_worst(
-    learner: TrainerBase, loader: Iterable, k: int, by_formula: bool,
-    names: Sequence[str] = (),  # of the classes
-) -> list[TopLoss] | None:
-    "Return the `k` examples with the largest loss; None if the formula differs from the learner's loss."
-    worst: list[tuple[float, int, tuple]] = []   # loss, index, and the batch, predictions and labels of this example
-    seen = 0
-    for batch, n, predicted, labels in iterate_predictions(learner, loader):
-        check_separable(batch, n, "top_losses")
-        known = formula_losses(predicted, labels) if by_formula else None
-        if by_formula and (known is None or len(known) != n): return None
-        examples = (select_rows(batch, slice(i, i + 1), n) for i in range(n))
-        losses = [single_example_loss(learner, each) for each in examples] if known is None else known.tolist()
-        # the first examples show whether the formula is the learner's loss
-        if by_formula and not seen:
-            if not all(_formula_matches(learner, *pair) for pair in zip(examples, losses[:4])): return None
-        skip = _masked_examples(labels, n)
-        # NaN is the worst
-        order = sorted((i for i in range(n) if i not in skip), key=lambda i: (losses[i] == losses[i], -losses[i]))[:k]
-        def copy_of(i: int) -> tuple:
-            return map_tensors(select_rows((batch, predicted, labels), slice(i, i + 1), n), lambda t: t.detach().cpu().clone())
-        worst += [(losses[i], seen + i, copy_of(i)) for i in order]
-        worst = sorted(worst, key=lambda example: (example[0] == example[0], -example[0]))[:k]
-        seen += n
-    found = []
-    for loss, index, (inputs, predicted, labels) in worst:
-        probability = None
-        if is_classification(predicted, labels) and labels.ndim == 1:
-            probability = predicted[0].float().softmax(-1)[labels[0]].item()
-            predicted = predicted.argmax(-1)
-        numbers = [t.item() if isinstance(t, torch.Tensor) and t.numel() == 1 else None for t in (predicted, labels)]
-        text = next(iter(decode_texts(inputs, learner.processing_class, 1)), None)
-        found.append(TopLoss(index, loss, *(class_name(names, v) for v in numbers), probability, text, inputs))
-    return found
-
-def check_separable(batch: Any, n: int, verb: str) -> None:
-    "Raise ValueError for a batch whose samples cannot be told apart."
-    size = infer_batch_size(batch)
-    if size == n: return
-    raise ValueError(f"{verb} cannot separate the samples of a batch: {n} samples became a batch of {size}. Use a"
-                     " data_collator that keeps them.")
-
-class TopLosses(Table):
-    "Show the worst examples, worst first: pictures for images, text for tokens, else numbers."
-    @property
-    def indexes(self) -> list[int]: return [example.index for example in self]
-    @property
-    def losses(self) -> list[float]: return [example.loss for example in self]
-
-    def _cells(self, example: TopLoss) -> dict:
-        left_out = {"inputs"} | ({"text"} if example.text is None else set())
-        return {k: v for k, v in example._asdict().items() if k not in left_out}
-
-    def frame(self):
-        "Return a pandas DataFrame with a row for each example."
-        return to_frame([self._cells(o) for o in self])
-
-    def _repr_html_(self):
-        images = [find_images(o.inputs) for o in self]
-        if not self or any(o is None for o in images): return super()._repr_html_()
-        head = '<div style="font-size:12px;opacity:.7;margin-bottom:6px">predicted / actual / loss</div>'
-        labels = [f"{format_value(o.predicted)} / {format_value(o.actual)}\n{format_value(o.loss)}" for o in self]
-        return head + image_grid([o[0] for o in images], labels, columns=9, size=72)
-
-def top_losses(
-    learner: TrainerBase,
-    k: int = 9,  # number of examples, or fewer if the set is smaller
-    dataset: DatasetOrName | None = None,  # None: the learner's evaluation set
-) -> TopLosses:
-    "Return the examples with the largest losses."
-    if isinstance(k, bool) or not isinstance(k, int) or k < 0: raise ValueError(f"k must be a non-negative integer, got {k!r}.")
-    loader, dataset = get_eval_loader(learner, dataset, "top_losses()")
-    names = class_names(learner, dataset)
-    with evaluation_mode(learner):
-        found = find_worst(learner, loader, k, True, names)
-        exact = found is not None and all(
-            _formula_matches(learner, learner._prepare_inputs(o.inputs), o.loss) for o in found)
-        found = found if exact else find_worst(learner, loader, k, False, names)
-    if found and not any(o.loss for o in found):
-        raise ValueError("top_losses() takes the loss of each sample alone, and this loss compares samples: all are 0.")
-    return TopLosses(found)
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #cf885917
 class Confusion:
@@ -509,7 +372,7 @@ def confusion(
     counts = None
     unknown = 0
     with evaluation_mode(learner):
-        for _, _, predicted, labels in iterate_predictions(learner, loader):
+        for _, _, _, predicted, labels in iterate_predictions(learner, loader):
             _check_classification(learner, predicted, labels)
             batch_counts, lost = _count_batch(predicted, labels)
             counts = batch_counts if counts is None else counts + batch_counts

@@ -21,8 +21,8 @@ from ..device.strategy import require_several_processes
 from ..engine.loop import handle_end_of_data
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import discard_outdated_wrapper, prepare
-from ..engine.rollback import weight_versions
-from ..engine.run_state import GROUPS, CurrentStep, RunState
+from ..engine.rollback import BufferBackup, weight_versions
+from ..engine.run_state import GROUPS, CurrentStep, RunState, run_modules
 from ..engine.edits import edits_of
 from ..engine.session import check_can_train, describe_position, guarded
 from ..engine.session import record_manual_changes
@@ -130,6 +130,16 @@ def begin_next_epoch(
     handle_end_of_data(learner.run_state)
     do_next_epoch(learner, None)
     learner.run_state.due.clear()
+
+@contextmanager
+def buffers_restored(run: RunState) -> Iterator[None]:
+    "Restore the buffers of the model after the block, so that outputs before and after it can be compared."
+    backup = BufferBackup(run_modules(run))
+    backup.keep()
+    try:
+        yield
+    finally:
+        backup.put_back()
 
 def complete_unclipped(step: Step) -> float | None:
     "Complete the gradients of a step of a copy of a run without clipping; return their norm, None if it is unknown."

@@ -28,7 +28,7 @@ from .tensor_stats import combine_moments, compute_histograms, compute_moments
 from .tensor_stats import compute_norms, compute_outputs, measure_noise_scale, rebin_shares
 from ..display.charts import Chart, PanelDisplay
 from ..display.panels import Heatmap, LineSeries, Marker, Panel
-from ..display.tables import TitledTable, escape_html, format_value, html_table, to_frame
+from ..display.tables import TitledTable, format_value, html_table, to_frame
 from ..engine.evaluate import evaluation_mode
 from ..engine.loss import call_model, model_arguments
 from ..engine.overrides import TrainerBase
@@ -263,19 +263,10 @@ def layer_row(o: LayerStats) -> dict:
         "output mean": number(o.output.mean), "output spread": number(o.output.spread),
         "dead": share(o.dead), "saturated": share(o.saturated)}
 
-def foldable_table(layers: list[LayerStats]) -> str:
-    "Return the table as HTML, with expandable groups where it would be long."
-    if len(layers) <= MAX_TABLE_ROWS: return html_table([layer_row(o) for o in layers])
-    def head(o: LayerStats) -> str:
-        known = [(k, v) for k, v in layer_row(o).items() if v is not None]
-        words = [v if k in ("layer", "kind") else f"{k} {format_value(v)}" for k, v in known]
-        return " &nbsp; ".join(map(escape_html, words))
-    def fold(name: str, group: list[LayerStats]) -> str:
-        if len(group) == 1: return f"<div>{head(group[0])}</div>"
-        summary = f"<summary>{head(merge_layers(name, group))}</summary>"
-        return f"<details>{summary}{html_table([*map(layer_row, group)])}</details>"
+def grouped_layers(layers: list[LayerStats]) -> list[LayerStats]:
+    "Return the layers, or those with a common prefix as one where a page has no room for each."
     groups = group_names([o.name for o in layers])
-    return "".join(fold(name, [layers[i] for i in places]) for name, places in groups.items())
+    return [merge_layers(name, [layers[i] for i in places]) for name, places in groups.items()]
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #8b028ffe
 def layer_label(layer: LayerStats) -> str:
@@ -356,8 +347,7 @@ class LayerReport(PanelDisplay):
         return [f"{head} What stands out:", *(f"• {o}" for o in unusual[:8]), *more, *self.words]
 
     def panels(self):
-        groups = group_names([o.name for o in self.layers])
-        rows = [merge_layers(name, [self.layers[i] for i in places]) for name, places in groups.items()]
+        rows = grouped_layers(self.layers)
         ratios = [o.ratio for o in rows if o.ratio > 0]
         middle = [Marker(float(np.median(ratios)), "median")] if ratios else []
         dead = layer_points_panel(rows, "dead units, saturated outputs", lambda o: 100 * o.dead, "dead", "%", log=False)
@@ -389,7 +379,7 @@ class LayerReport(PanelDisplay):
         return Chart([panels[title] for title in names or panels], self.said())
 
     def html(self):
-        return super().html() + f'<div style="max-height:420px;overflow:auto">{foldable_table(self.layers)}</div>'
+        return super().html() + f'<div style="max-height:420px;overflow:auto">{html_table([*map(layer_row, grouped_layers(self.layers))])}</div>'
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #91991b5b
 def inspect_layers(

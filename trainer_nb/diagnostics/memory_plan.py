@@ -30,13 +30,11 @@ from ..device.strategy import require_undivided
 from ..device.weight_storage import is_read_only
 from .evidence import Evidence, Unavailable, check
 from .interpret import get_first_batch
-from .isolated import isolated_training
+from .isolated import buffers_restored, isolated_training
 from ..display.tables import TitledTable
 from ..engine.loss import extract_loss
 from ..engine.dataloaders import defining_package
 from ..engine.overrides import TrainerBase
-from ..engine.rollback import BufferBackup
-from ..engine.run_state import run_modules
 from ..optim.optimizers import create_optimizer
 
 # %% ../../nbs/08_diagnostics/08_memory_plan.ipynb #5fbb0ceb
@@ -262,23 +260,13 @@ def check_plannable(learner: TrainerBase):
     if learner.optimizer is None and type(learner).create_optimizer is not TrainerBase.create_optimizer:
         raise InvalidOperation("create_optimizer is overridden, so the optimizer is known after the first step: learn.step(1).")
 
-@contextmanager
-def untouched(learner: TrainerBase) -> Iterator[None]:
-    "Let the block call losses and methods of the user; restore what they have assigned."
-    with isolated_training(learner, "memory_plan()", trains=False) as run:
-        buffers = BufferBackup(run_modules(run))
-        buffers.keep()
-        try:
-            yield
-        finally:
-            buffers.put_back()
-
 def plan_memory(
     learner: TrainerBase,
     batch: object = None,  # a micro-batch as the model receives it; None: the first of the training data
 ) -> MemoryPlan:
     "Predict the memory of a step on one GPU with fake tensors. Raise InvalidOperation if the model reads numbers of tensors."
-    with untouched(learner): return measure_plan(learner, get_first_batch(learner) if batch is None else batch)
+    with isolated_training(learner, "memory_plan()", trains=False) as run, buffers_restored(run):
+        return measure_plan(learner, get_first_batch(learner) if batch is None else batch)
 
 def measure_plan(learner: TrainerBase, batch: object) -> MemoryPlan:
     "Return the memory of a step with a micro-batch; raise errors as plan_memory does."

@@ -5,6 +5,7 @@
 # %% ../../nbs/08_diagnostics/06_results.ipynb #f19c0003
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
@@ -15,8 +16,9 @@ import torch.nn.functional as F
 
 from ..core.errors import short_repr
 from ..core.seeding import preserve_generators
-from ..data.collate import map_tensors
-from .interpret import DatasetOrName, check_separable, class_name, class_names, decode_texts, example_rows
+from ..data.collate import infer_batch_size, map_tensors
+from ..device.accelerator import unwrap
+from .interpret import DatasetOrName, class_name, class_names, decode_texts, example_rows
 from .interpret import find_images, first_part, get_eval_loader, is_classification, is_image
 from .interpret import iterate_predictions, unchanged_data
 from .tensor_stats import select_rows
@@ -35,6 +37,7 @@ class Result(NamedTuple):
     probability: float | None  # of the predicted class
     text: str | None           # the sample as text, if it has tokens
     inputs: Any                # the sample as a batch of one, on the host
+    loss: float | None = None  # in top_losses()
 
 def _plain(t: Any) -> Any:
     "Return a prediction or a label without its batch: a number, or a tensor on the host."
@@ -88,24 +91,31 @@ def _outcome(
     target = None if label is None else class_name(names, int(label))
     return target, class_name(names, best), float(probabilities[best])
 
-def _sample_results(
+def check_separable(batch: Any, n: int, verb: str) -> None:
+    "Raise ValueError for a batch whose samples cannot be told apart."
+    size = infer_batch_size(batch)
+    if size == n: return
+    raise ValueError(f"{verb} cannot separate the samples of a batch: {n} samples became a batch of {size}. Use a"
+                     " data_collator that keeps them.")
+
+def sample_results(
     learner: TrainerBase,
     batch: Any,
     n: int,  # number of samples in the batch
     predicted: Any,
     labels: Any,
-    start: int,  # index of the first sample
     names: Sequence[str],
+    rows: Iterable[int],  # numbers of samples in the batch
 ) -> list[Result]:
-    "Return the samples of a batch with their targets and predictions."
+    "Return samples of a batch with their targets and predictions."
     if _is_mask(predicted, labels): predicted = predicted.argmax(1)
     classified = is_classification(predicted, labels)
     def of(t: Any, i: int) -> Any: return t[i] if isinstance(t, torch.Tensor) and t.ndim and len(t) == n else None
     found = []
-    for i in range(n):
+    for i in rows:
         sample = map_tensors(select_rows(batch, slice(i, i + 1), n), lambda t: t.detach().cpu().clone())
         text = next(iter(decode_texts(sample, learner.processing_class, 1)), None)
-        found.append(Result(start + i, *_outcome(learner, of(predicted, i), of(labels, i), classified, names), text, sample))
+        found.append(Result(i, *_outcome(learner, of(predicted, i), of(labels, i), classified, names), text, sample))
     return found
 
 def _shown(value: Any) -> str:
@@ -124,18 +134,31 @@ class Results(Table):
     "Show samples beside targets and predictions: pictures for images, text for tokens, else a table."
     label_names: Sequence[str] = ()
 
+    @classmethod
+    def of(cls, learner: TrainerBase, results: Iterable[Result]) -> Results:
+        results = cls(results)
+        results.label_names = list(learner.label_names)
+        return results
+
     @property
     def targets(self) -> list: return [result.target for result in self]
     @property
     def predictions(self) -> list: return [result.predicted for result in self]
+    @property
+    def indexes(self) -> list[int]: return [result.index for result in self]
+    @property
+    def losses(self) -> list: return [result.loss for result in self]
+
+    def _number(self, result: Result) -> tuple[str, float | None]:
+        return ("probability", result.probability) if result.loss is None else ("loss", result.loss)
 
     def _outcomes(self, result: Result) -> dict[str, Any]:
         target = {} if result.target is None else {"target": _shown(result.target)}
-        chance = {} if result.probability is None else {"probability": result.probability}
-        return target | {"predicted": _shown(result.predicted)} | chance
+        what, number = self._number(result)
+        return target | {"predicted": _shown(result.predicted)} | ({} if number is None else {what: number})
 
     def _cells(self, result: Result) -> dict[str, Any]:
-        if result.text is not None: return {"text": result.text} | self._outcomes(result)
+        if result.text is not None: return {"index": result.index, "text": result.text} | self._outcomes(result)
         # the table shows the target in a column of its own
         inputs, _ = split_labels(result.inputs, self.label_names)
         numbers = next(iter(example_rows(inputs, 1)), {})
@@ -160,10 +183,11 @@ class Results(Table):
                 parts.insert(1, ("targets", targets))
             return "".join(heading(name) + image_grid(grid, columns=9, size=72) for name, grid in parts)
         has_targets = any(result.target is not None for result in self)
+        what, _ = self._number(self[0])
         def caption(r: Result) -> str:
-            right = "" if not has_targets else f"{_shown(r.target)} / "
-            return right + _shown(r.predicted) + ("" if r.probability is None else f"\n{r.probability:.2f}")
-        return heading("target / predicted, probability" if has_targets else "predicted, probability") + image_grid(
+            right, (_, number) = "" if not has_targets else f"{_shown(r.target)} / ", self._number(r)
+            return right + _shown(r.predicted) + ("" if number is None else f"\n{number:.2f}")
+        return heading(f"{'target / ' if has_targets else ''}predicted, {what}") + image_grid(
             pictures, [caption(result) for result in self], columns=9, size=72
         )
 
@@ -177,15 +201,82 @@ def show_results(
         raise ValueError(f"show_results({n!r}) shows nothing; give the number of samples to show, from 1 on.")
     loader, dataset = get_eval_loader(learner, dataset, "show_results()")
     names = class_names(learner, dataset)
-    found = Results()
-    found.label_names = list(learner.label_names)
+    found = []
     with evaluation_mode(learner), closing(iterate_predictions(learner, loader)) as predictions:
-        for batch, size, predicted, labels in predictions:
+        for batch, size, _, predicted, labels in predictions:
             check_separable(batch, size, "show_results()")
-            found += _sample_results(learner, batch, size, predicted, labels, len(found), names)
+            start = len(found)
+            results = sample_results(learner, batch, size, predicted, labels, names, range(min(size, n - start)))
+            found += [each._replace(index=start + each.index) for each in results]
             if len(found) >= n: break
-    del found[n:]
-    return found
+    return Results.of(learner, found)
+
+# %% ../../nbs/08_diagnostics/06_results.ipynb #d2a6086f
+def formula_losses(predicted: object, labels: object) -> torch.Tensor | None:
+    "Return the loss of each example of a batch; None if no formula applies."
+    if not (isinstance(predicted, torch.Tensor) and isinstance(labels, torch.Tensor) and labels.ndim): return None
+    predicted = predicted.detach().float()
+    if is_classification(predicted, labels) and labels.ndim == 1:
+        return F.cross_entropy(predicted, labels.long(), reduction="none")
+    if not labels.is_floating_point(): return None
+    if predicted.ndim == labels.ndim + 1 and predicted.shape[-1] == 1:
+        predicted = predicted[..., 0]
+    if predicted.shape != labels.shape: return None
+    squares = (predicted - labels.float()).square()
+    return squares.flatten(1).mean(1) if labels.ndim > 1 else squares
+
+# %% ../../nbs/08_diagnostics/06_results.ipynb #44d5ee3c
+# relative tolerance; beyond it a formula is not the learner's loss
+FORMULA_TOLERANCE = 1e-3
+
+def example_losses(
+    learner: TrainerBase, batch: Any, n: int,
+    loss: torch.Tensor | None,  # the learner's own, of the whole batch
+    predicted: Any, labels: Any,
+) -> list[float]:
+    "Return the learner's loss of each example of a batch; raise ValueError without labels."
+    if loss is None:
+        raise ValueError("top_losses needs labels, and the batches of this data set have none that the model takes; "
+                         "give it a data set with labels, or name them with label_names=[...].")
+    known = formula_losses(predicted, labels)
+    if known is not None and len(known) == n:
+        # a loss leaves out the labels that are masked
+        mean = known.mean() if labels.is_floating_point() else known.sum() / (labels != -100).sum()
+        if math.isclose(float(mean), float(loss.mean()), rel_tol=FORMULA_TOLERANCE, abs_tol=1e-6): return known.tolist()
+    model, examples = unwrap(learner.run_state.wrapped_model), (select_rows(batch, slice(i, i + 1), n) for i in range(n))
+    try:
+        return [learner.prediction_step(model, example, True)[0].item() for example in examples]
+    except Exception as error:
+        error.add_note("(top_losses asks the model for the loss of single examples: batches of one)")
+        raise
+
+# %% ../../nbs/08_diagnostics/06_results.ipynb #48ee1e6f
+def top_losses(
+    learner: TrainerBase,
+    k: int = 9,  # number of samples, or fewer if the set is smaller
+    dataset: DatasetOrName | None = None,  # None: the learner's evaluation set
+) -> Results:
+    "Return the samples with the largest losses, the worst first."
+    if isinstance(k, bool) or not isinstance(k, int) or k < 0: raise ValueError(f"k must be a non-negative integer, got {k!r}.")
+    loader, dataset = get_eval_loader(learner, dataset, "top_losses()")
+    names, worst, seen = class_names(learner, dataset), [], 0
+    # NaN is the worst
+    def order(loss: float) -> tuple[bool, float]: return loss == loss, -loss
+    with evaluation_mode(learner), closing(iterate_predictions(learner, loader)) as predictions:
+        for batch, n, loss, predicted, labels in predictions:
+            check_separable(batch, n, "top_losses()")
+            losses = example_losses(learner, batch, n, loss, predicted, labels)
+            counts = [True] * n
+            if isinstance(labels, torch.Tensor) and labels.ndim and len(labels) == n:
+                counts = (labels.reshape(n, -1) != -100).any(1).tolist() if not labels.is_floating_point() else counts
+            rows = sorted((i for i in range(n) if counts[i]), key=lambda i: order(losses[i]))[:k]
+            found = sample_results(learner, batch, n, predicted, labels, names, rows)
+            worst += [each._replace(index=seen + i, loss=losses[i]) for i, each in zip(rows, found)]
+            worst = sorted(worst, key=lambda each: order(each.loss))[:k]
+            seen += n
+    if worst and not any(each.loss for each in worst):
+        raise ValueError("top_losses() takes the loss of each sample alone, and this loss compares samples: all are 0.")
+    return Results.of(learner, worst)
 
 # %% ../../nbs/08_diagnostics/06_results.ipynb #f19c0010
 def _find_transform(data: Any) -> Any:
@@ -297,24 +388,22 @@ def predict_one(learner: TrainerBase, sample: Any) -> Prediction:
         before, learner._learns_itself = learner._learns_itself, first is not None and is_single_input(first)
         try:
             with evaluation_mode(learner), closing(iterate_predictions(learner, loader)) as predictions:
-                _, n, predicted, labels = next(predictions)
+                _, n, _, predicted, labels = next(predictions)
         finally:
             learner._learns_itself = before
     if n != 1:
         raise ValueError(f"predict_one() takes one sample, and the data_collator made {n} of it.")
     def only(t: Any) -> Any: return t[0] if isinstance(t, torch.Tensor) and t.ndim else t
-    output, label = map_tensors(only(predicted), lambda t: t.detach().cpu().clone()), only(labels)
+    output, label = map_tensors((only(predicted), only(labels)), lambda t: t.detach().cpu().clone())
     own: Iterable[Any] = (learner.eval_dataset, learner.train_dataset)
     names: Sequence[str] = next(filter(None, (class_names(learner, data) for data in own)), [])
     classified = _classifies(learner, output, label, names, first)
     # an input alone is predicted as the first sample of the data
     known = labels if labels is not None or is_single_input(first) else split_labels(first, learner.label_names)[1]
     if _is_mask(predicted, known[None] if labels is None and isinstance(known, torch.Tensor) else known):
-        return Prediction(output.argmax(0), None, None, output, None if label is None else label.cpu())
-    if not classified and isinstance(label, torch.Tensor) and label.ndim and is_classification(predicted, labels):
-        target, best, _ = _outcome(learner, output, label.cpu(), True, names)
-        return Prediction(best, None, None, output, target)
-    target, best, probability = _outcome(learner, output, label, classified, names)
+        return Prediction(output.argmax(0), None, None, output, label)
+    has_classes = classified or isinstance(label, torch.Tensor) and label.ndim > 0 and is_classification(predicted, labels)
+    target, best, probability = _outcome(learner, output, label, has_classes, names)
     if not classified: return Prediction(best, None, None, output, target)
     shares = output.float().softmax(-1)
     by_class = {class_name(names, i): float(shares[i]) for i in shares.argsort(descending=True).tolist()}
