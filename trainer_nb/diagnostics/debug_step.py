@@ -55,9 +55,6 @@ class Gradients(Table):
 
     def _cells(self, row: dict) -> dict: return {k.replace("_", " "): v for k, v in row.items()}
 
-# %% ../../nbs/08_diagnostics/00_debug_step.ipynb #9fba6c8e
-#| export
-
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #f0c2e999
 class DebugStep:
     "Take one optimizer step phase by phase: forward and backward for each micro-batch, then update or abort."

@@ -59,10 +59,7 @@ def trace_step(past: Past) -> tuple[Step, Traced | None]:
     return step, None
 
 # %% ../../nbs/08_diagnostics/15_diagnose.ipynb #73fd95c7
-def failing_rows(
-    past: Past,
-    found: Traced,
-) -> list[int]:
+def failing_rows(past: Past, found: Traced) -> list[int]:
     "Return the rows of a micro-batch that fail alone. Raise Unavailable if that cannot be told."
     given = found.window[found.micro_batch]
     n = infer_batch_size(given.batch)

@@ -336,17 +336,15 @@ MAX_CLASSES = 2000
 
 def _count_batch(predicted: torch.Tensor, labels: torch.Tensor) -> tuple[np.ndarray, int]:
     "Return the matrix of one batch, and the number of its non-finite predictions."
-    actual = labels.reshape(-1)
-    guess = predicted.argmax(-1).reshape(-1)
-    classes = predicted.shape[-1]
-    actual, guess = actual[actual != -100].cpu(), guess[actual != -100].cpu()
+    classes, counts = predicted.shape[-1], labels.reshape(-1) != -100
+    actual, rows = labels.reshape(-1)[counts].cpu(), predicted.reshape(-1, classes)[counts]
     if len(actual) and not 0 <= int(actual.min()) <= int(actual.max()) < classes:
         raise ValueError(
             f"The labels go from {int(actual.min())} to {int(actual.max())}, but the model has {classes} outputs "
             f"(0 to {classes - 1}); number the classes from 0."
         )
-    finite = predicted.reshape(-1, classes).isfinite().all(1)[labels.reshape(-1) != -100].cpu()
-    pairs = (actual.long() * classes + guess)[finite]
+    finite = rows.isfinite().all(1).cpu()
+    pairs = (actual.long() * classes + rows.argmax(-1).cpu())[finite]
     return torch.bincount(pairs, minlength=classes * classes).reshape(classes, classes).numpy(), int((~finite).sum())
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #797a4c15

@@ -27,7 +27,7 @@ from .tensor_stats import BINS, Moments, NoiseScale, begin_output, begin_stats
 from .tensor_stats import combine_moments, compute_histograms, compute_moments
 from .tensor_stats import compute_norms, compute_outputs, measure_noise_scale, rebin_shares
 from ..display.charts import Chart, PanelDisplay
-from ..display.panels import Heatmap, LineSeries, Marker, Panel
+from ..display.panels import Heatmap, LineSeries, Marker, Panel, nan_mean
 from ..display.tables import TitledTable, format_value, html_table, to_frame
 from ..engine.evaluate import evaluation_mode
 from ..engine.loss import call_model, model_arguments
@@ -119,7 +119,7 @@ class LayerStats(NamedTuple):
     dead: float = math.nan         # share of dead units
     saturated: float = math.nan    # share of saturated outputs
     without: tuple = ()            # trainable parameters without a gradient
-    shapes: dict = {}              # histograms by kind: shares of the bins, and the reach of the bins
+    histogram: list = []           # of the output: shares of the bins, and the reach of the bins
 
     @property
     def ratio(self) -> float:
@@ -134,11 +134,6 @@ class LayerStats(NamedTuple):
         row |= {"update/weight": self.ratio, "dead": self.dead, "saturated": self.saturated}
         return row | {"without gradient": len(self.without)}
 
-def mean_of_known(values: Iterable[float]) -> float:
-    "Return the mean of the values that are not nan."
-    known = [v for v in values if not math.isnan(v)]
-    return sum(known) / len(known) if known else math.nan
-
 def merge_layers(name: str, layers: list) -> LayerStats:
     "Combine several layers to one."
     if len(layers) == 1: return layers[0]._replace(name=name)
@@ -148,7 +143,7 @@ def merge_layers(name: str, layers: list) -> LayerStats:
         weight=combine_moments([o.weight for o in layers]), grad=combine_moments([o.grad for o in layers]),
         update=math.sqrt(sum(m * m for m in moved)) if moved else math.nan,
         output=combine_moments([o.output for o in layers]),
-        dead=mean_of_known(o.dead for o in layers), saturated=mean_of_known(o.saturated for o in layers),
+        dead=float(nan_mean([o.dead for o in layers], 0)), saturated=float(nan_mean([o.saturated for o in layers], 0)),
         without=tuple(n for o in layers for n in o.without),
     )
 
@@ -167,23 +162,18 @@ def make_layer_stats(
     name: str, module: torch.nn.Module,
     own: list,  # (name, parameter)
     numbers: dict,  # on the host
-    out: list | None,  # on the host
 ) -> LayerStats:
     "Build a layer's statistics from its numbers."
     def of(quantity: str) -> list: return [numbers[n, quantity] for n, _ in own if (n, quantity) in numbers]
-    largest = max(own, key=lambda o: o[1].numel())[0] if own else None
-    shapes = {what: numbers[largest, what][6:] for what in ("weight", "gradient") if (largest, what) in numbers}
-    moved = [v[0] for v in of("update")]
-    without = tuple(n for n, p in own if p.requires_grad and (n, "gradient") not in numbers)
-    if out is not None: shapes["output"] = out[8:]
-    outputs = {} if out is None else {"output": Moments(*out[:6]), "dead": out[6], "saturated": out[7]}
-    return LayerStats(
-        name, module_class(module).__name__,
-        weight=combine_moments([Moments(*v[:6]) for v in of("weight")]),
-        grad=combine_moments([Moments(*v[:6]) for v in of("gradient")]),
-        update=math.sqrt(sum(m * m for m in moved)) if moved else math.nan,
-        without=without, shapes=shapes, **outputs,
+    weight, grad = (combine_moments([Moments(*v) for v in of(quantity)]) for quantity in ("weight", "gradient"))
+    moved, out = of("update"), numbers.get((name, "output"))
+    found = LayerStats(
+        name, module_class(module).__name__, weight, grad,
+        update=math.sqrt(sum(m * m for m, in moved)) if moved else math.nan,
+        without=tuple(n for n, p in own if p.requires_grad and (n, "gradient") not in numbers),
     )
+    if out is None: return found
+    return found._replace(output=Moments(*out[:4]), dead=out[4], saturated=out[5], histogram=out[6:])
 
 def measure_layers(
     run: RunState,
@@ -194,16 +184,17 @@ def measure_layers(
     own = own_parameters(layers)
     moved = update_norms(run.optimizer) if any(p.grad is not None for p in run.params) else {}
     params = [o for each in own.values() for o in each]
-    begun = {(name, "weight"): begin_stats(p, whole=True) for name, p in params}
-    begun |= {(name, "gradient"): begin_stats(p.grad, whole=True) for name, p in params if p.grad is not None}
-    # numbers and histograms by (name, kind), on the device
+    begun = {(name, "weight"): begin_stats(p) for name, p in params}
+    begun |= {(name, "gradient"): begin_stats(p.grad) for name, p in params if p.grad is not None}
+    # numbers by (name, kind), on the device
     found = {(name, "update"): moved[id(p)] for name, p in params if id(p) in moved}
-    for each, compute in ((begun, compute_moments), ({(n, "output"): o for n, o in outputs.items()}, compute_outputs)):
-        if not each: continue
-        rows = torch.cat([compute(list(each.values())), compute_histograms([o.sample for o in each.values()])], 1)
-        found |= dict(zip(each, rows))
+    if begun: found |= dict(zip(begun, compute_moments([*begun.values()])))
+    if outputs:
+        histograms = compute_histograms([o.sample for o in outputs.values()])
+        rows = torch.cat([compute_outputs([*outputs.values()]), histograms], 1)
+        found |= {(name, "output"): row for name, row in zip(outputs, rows)}
     numbers = fetch_stats(found)
-    return [make_layer_stats(name, m, own[name], numbers, numbers.get((name, "output"))) for name, m in layers.items()]
+    return [make_layer_stats(name, m, own[name], numbers) for name, m in layers.items()]
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #6689a87c
 OUTLIER_RATIO = 10   # multiple of the median
@@ -289,11 +280,11 @@ def layer_points_panel(
 
 def output_spread_panel(layers: Iterable[LayerStats]) -> Panel:
     "Return a panel with the distribution of each layer's outputs, in units of their root mean square."
-    shown = [o for o in layers if "output" in o.shapes and o.output.norm > 0]
+    shown = [o for o in layers if o.histogram and o.output.norm > 0]
     edges = np.linspace(-4, 4, 2 * BINS + 1)
     def row(o: LayerStats) -> np.ndarray:
-        shares = np.array(o.shapes["output"][:BINS])
-        reach = o.shapes["output"][BINS] / (o.output.norm / math.sqrt(o.output.n))
+        shares = np.array(o.histogram[:BINS])
+        reach = o.histogram[BINS] / (o.output.norm / math.sqrt(o.output.n))
         return rebin_shares(edges, shares, reach) / np.diff(edges)[0]
     middle = (edges[1:] + edges[:-1]) / 2
     rows = [np.where(row(o) > 1e-3, row(o), np.nan) for o in shown]

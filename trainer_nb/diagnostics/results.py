@@ -56,12 +56,6 @@ def _token_texts(learner: TrainerBase, predicted: torch.Tensor, labels: torch.Te
     counts = labels != -100
     return decode(labels[counts].tolist()), decode(tokens[counts].tolist())
 
-def _has_several_labels(learner: TrainerBase) -> bool:
-    "Return whether each output is the logit of a class of its own."
-    loss = learner.loss_func
-    by_loss = loss is F.binary_cross_entropy_with_logits or isinstance(loss, torch.nn.BCEWithLogitsLoss)
-    return by_loss or is_multi_label(learner.model)
-
 def _is_mask(predicted: Any, labels: Any) -> bool:
     "Return whether labels are the classes of positions, such as pixels, and predictions have a channel for each class."
     if not isinstance(predicted, torch.Tensor) or not isinstance(labels, torch.Tensor): return False
@@ -76,12 +70,16 @@ def _outcome(
     names: Sequence[str],  # of the classes
 ) -> tuple[Any, Any, float | None]:
     "Return target, prediction and the probability of the prediction."
-    if isinstance(predicted, torch.Tensor) and predicted.ndim == 1 and len(predicted) > 1 and _has_several_labels(learner):
+    loss = learner.loss_func
+    by_loss = loss is F.binary_cross_entropy_with_logits or isinstance(loss, torch.nn.BCEWithLogitsLoss)
+    # each output is the logit of a class of its own
+    has_several = isinstance(predicted, torch.Tensor) and (by_loss or is_multi_label(learner.model))
+    if has_several and predicted.ndim == 1 and len(predicted) > 1:
         def chosen(t: torch.Tensor, above: float) -> str:
             return ", ".join(str(class_name(names, i)) for i in (t > above).nonzero().flatten().tolist()) or "no class"
         return None if label is None else chosen(label, 0.5), chosen(predicted, 0.0), None
     # a mask for each class
-    if getattr(predicted, "ndim", 0) > 1 and _has_several_labels(learner): predicted = (predicted > 0).to(predicted.dtype)
+    if has_several and predicted.ndim > 1: predicted = (predicted > 0).to(predicted.dtype)
     if not classified: return _plain(label), _plain(predicted), None
     if label is not None and label.ndim:
         texts = _token_texts(learner, predicted, label) if label.ndim == 1 else None
@@ -320,22 +318,18 @@ def complete_sample(learner: TrainerBase, sample: Any, first: Any) -> Any:
     if isinstance(sample, np.ndarray): sample = torch.from_numpy(sample)
     # A collator would make float64 of a number, and an input and a label of a list.
     if _is_numbers(sample) and not isinstance(first, list): sample = torch.tensor(sample)
-    if not isinstance(first, Mapping):
-        _check_no_batch(sample, first_part(first))
-        return sample
-    names = [name for name in split_labels(first, learner.label_names)[0] if name in learner_inputs(learner, first)]
-    if len(names) == 1:
-        _check_no_batch(sample, first[names[0]])
-        return {names[0]: sample}
-    listed = ", ".join(map(str, first))
-    raise TypeError(
-        f"predict_one() takes a sample as the data set returns it, a dict with {listed}, not {short_repr(sample, 40)}."
-    )
-
-def _check_no_batch(sample: Any, own: Any):
-    "Raise ValueError if an input has one dimension more than `own`, an input of the data."
-    if getattr(sample, "ndim", None) == getattr(own, "ndim", -2) + 1:
+    known, names = first_part(first), []
+    if isinstance(first, Mapping):
+        names = [name for name in split_labels(first, learner.label_names)[0] if name in learner_inputs(learner, first)]
+        if len(names) != 1:
+            raise TypeError(
+                f"predict_one() takes a sample as the data set returns it, a dict with {', '.join(map(str, first))}, not"
+                f" {short_repr(sample, 40)}."
+            )
+        known = first[names[0]]
+    if getattr(sample, "ndim", None) == getattr(known, "ndim", -2) + 1:
         raise ValueError("predict_one() takes one sample, not a batch: x[0]; predict(data_set) takes several.")
+    return {names[0]: sample} if names else sample
 
 def learner_inputs(learner: TrainerBase, sample: Mapping[str, Any]) -> set[str]:
     "Return the names in a sample that the model takes; all of them if its forward takes any."

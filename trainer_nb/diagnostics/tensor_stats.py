@@ -42,28 +42,24 @@ class Begun(NamedTuple):
     mean: torch.Tensor
     variance: torch.Tensor                   # of more than SMALL_NUMEL entries, the mean stands in its place
     norm: torch.Tensor
-    low: Any = None                          # the smallest entry, or that of each unit
+    low: Any = None                          # of an output, the smallest entry of each unit
     high: Any = None                         # the largest one
-    sample: Any = None                       # entries for a histogram
+    sample: Any = None                       # entries of an output for a histogram
     saturated: torch.Tensor | None = None    # share of saturated outputs
 
 def take_sample(t: torch.Tensor) -> torch.Tensor:
     "Return some thousand entries at equal distances, in memory of their own."
     return t.reshape(-1)[:: math.ceil(t.numel() / SAMPLE_SIZE) or 1].to(torch.float32, copy=True)
 
-def begin_stats(
-    t: torch.Tensor,  # any shape and dtype
-    whole: bool = False,  # also the smallest and the largest entry, and a sample
-) -> Begun:
+def begin_stats(t: torch.Tensor) -> Begun:
     "Measure a tensor with few passes, and without a copy of it in another precision."
     t = dense_values(t)
     n = t.numel()
-    if not n: return Begun(0, *torch.zeros(5, device=t.device), take_sample(t))
+    if not n: return Begun(0, *torch.zeros(3, device=t.device))
     wide = torch.float64 if t.dtype is torch.float64 else torch.float32
     mean = t.mean(dtype=wide)
     variance = t.to(wide).var(correction=0) if n <= SMALL_NUMEL else mean
-    begun = Begun(n, mean, variance, torch.linalg.vector_norm(t, dtype=wide))
-    return Begun(*begun[:4], *torch.aminmax(t), take_sample(t)) if whole else begun
+    return Begun(n, mean, variance, torch.linalg.vector_norm(t, dtype=wide))
 
 def on_one_device(numbers: Iterable[torch.Tensor], device: torch.device) -> torch.Tensor:
     "Return numbers, or rows of them, as one tensor."
@@ -74,16 +70,14 @@ def compute_norms(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     wide = torch.float64 if any(t.dtype is torch.float64 for t in tensors) else torch.float32
     return [full_tensor(norm) for norm in torch._foreach_norm(tensors, 2, wide)] if tensors else []
 
-def compute_moments(begun: Sequence[Begun], bounds: bool = True) -> torch.Tensor:
-    """Return (count, mean, variance, norm, smallest, largest) of each tensor, shape (tensors, 6), on the device of the first;
-    variance divides by n. Without bounds, shape (tensors, 4)."""
+def compute_moments(begun: Sequence[Begun]) -> torch.Tensor:
+    """Return (count, mean, variance, norm) of each tensor, shape (tensors, 4), on the device of the first; variance divides
+    by n."""
     device = begun[0].mean.device
     counts = torch.tensor([float(o.n) for o in begun]).to(device, non_blocking=True)
     mean, variance, norm = (on_one_device(column, device) for column in list(zip(*begun))[1:4])
     variance = torch.where(counts > SMALL_NUMEL, (norm.square() / counts - mean.square()).clamp(min=0), variance)
-    ends = [(o.low.amin(), o.high.amax()) for o in begun] if bounds else []
-    columns = [counts, mean, variance, norm, *(on_one_device(column, device) for column in zip(*ends))]
-    return torch.stack([column.float() for column in columns], 1)
+    return torch.stack([column.float() for column in (counts, mean, variance, norm)], 1)
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #31deaa72
 class Moments(NamedTuple):
@@ -92,15 +86,12 @@ class Moments(NamedTuple):
     mean: float = math.nan
     variance: float = math.nan   # mean squared deviation from the mean
     norm: float = 0.0
-    low: float = math.inf
-    high: float = -math.inf
+    low: float = math.inf        # the smallest entry, of samples of a data set
+    high: float = -math.inf      # the largest one
 
     # standard deviation
     @property
-    def spread(self) -> float:
-        return math.sqrt(self.variance) if self.variance >= 0 else math.nan
-    @property
-    def largest(self) -> float: return max(abs(self.low), abs(self.high)) if self.n else math.nan
+    def spread(self) -> float: return math.sqrt(self.variance) if self.variance >= 0 else math.nan
 
 def combine_moments(parts: list) -> Moments:
     "Return the statistics of several tensors as if they were one."
@@ -109,14 +100,8 @@ def combine_moments(parts: list) -> Moments:
     if not n: return Moments()
     mean = sum(p.n * p.mean for p in parts) / n
     variance = sum(p.n * (p.variance + (p.mean - mean) ** 2) for p in parts) / n
-    return Moments(
-        n,
-        mean,
-        variance,
-        math.sqrt(sum(p.norm**2 for p in parts)),
-        min(p.low for p in parts),
-        max(p.high for p in parts),
-    )
+    norm = math.sqrt(sum(p.norm**2 for p in parts))
+    return Moments(n, mean, variance, norm, min(p.low for p in parts), max(p.high for p in parts))
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #36863fb8
 # of a histogram
@@ -253,9 +238,9 @@ def begin_output(module: nn.Module, out: object, histogram: bool = True) -> Begu
     sample = take_sample(t) if histogram else None
     return begin_stats(t)._replace(low=low, high=high, sample=sample, saturated=saturated)
 
-def compute_outputs(begun: Sequence[Begun], bounds: bool = True) -> torch.Tensor:
+def compute_outputs(begun: Sequence[Begun]) -> torch.Tensor:
     """Return moments, the share of units with constant output (nan if undecidable), and the saturated share of outputs,
-    shape (outputs, 8); without bounds, shape (outputs, 6)."""
+    shape (outputs, 6)."""
     device = begun[0].mean.device
     unknown = torch.full((), math.nan, device=device)
     dead = [unknown] * len(begun)
@@ -268,7 +253,7 @@ def compute_outputs(begun: Sequence[Begun], bounds: bool = True) -> torch.Tensor
             dead[place] = share
     saturated = [unknown if o.saturated is None else o.saturated for o in begun]
     columns = [on_one_device(column, device)[:, None] for column in (dead, saturated)]
-    return torch.cat([compute_moments(begun, bounds), *columns], 1)
+    return torch.cat([compute_moments(begun), *columns], 1)
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #0929a15f
 class NoiseScale(NamedTuple):

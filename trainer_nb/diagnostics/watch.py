@@ -73,7 +73,7 @@ def layer_moments(
     of: torch.Tensor,  # (layers, parameters), 1 where a layer has a parameter
 ) -> torch.Tensor:
     "Return norm, mean and spread of each layer, shape (layers, 3)."
-    n, mean, variance, norm = compute_moments(begun, bounds=False).double().unbind(1)
+    n, mean, variance, norm = compute_moments(begun).double().unbind(1)
     parts = torch.stack([n, n * mean, n * (variance + mean.square()), norm.square()], 1)
     entries, total, squares, norms = (of.double() @ parts).unbind(1)
     mean = total / entries
@@ -145,7 +145,7 @@ def watch_values(sampled: LayerSampler) -> tuple[list[str], torch.Tensor | None]
         rows = dict.fromkeys(sampled.layers, torch.full((len(columns),), math.nan, device=device))
         if sampled.outputs:
             begun = list(sampled.outputs.values())
-            _, mean, variance, norm, *shares = compute_outputs(begun, bounds=False).to(device).unbind(1)
+            _, mean, variance, norm, *shares = compute_outputs(begun).to(device).unbind(1)
             rows |= dict(zip(sampled.outputs, torch.stack([norm, mean, variance.sqrt(), *shares], 1)))
         parts.append(torch.stack(list(rows.values())))
     for what in ("weight", "gradient", "update"):
