@@ -286,10 +286,9 @@ def micro_batches_add_up(seen: Evidence) -> tuple[str, str] | None:
     if not 0.67 < times < 1.5: return f"{what}, since the loss is a sum", "let the loss be the mean over the samples"
     # another question is about batch norms
     if off < 0.25 or any(m.training for m in batch_norms(learner.model).values()): return None
-    return (
-        f"the gradient of a micro-batch in two halves differs by {off:.0%}, since the loss or the model computes across samples",
-        "larger micro-batches: activation_checkpointing=True saves memory for them",
-    )
+    what = f"the gradient of a micro-batch in two halves differs by {off:.0%}"
+    do = "larger micro-batches: activation_checkpointing=True saves memory for them"
+    return f"{what}, since the loss or the model computes across samples", do
 
 class InFloat32(TorchFunctionMode):
     "Call functions without autocast."
@@ -318,10 +317,9 @@ def half_precision_agrees(seen: Evidence) -> tuple[str, str] | None:
     is_close = apart < 0.5 or args.fp16 and not math.isfinite(apart)
     if off < 8 * math.sqrt(max(depth, 4)) * unit and is_close: return None
     name = "bf16" if args.bf16 else "fp16"
-    return (
-        f"the loss is {format_value(loss)} in {name} and {format_value(exact)} in fp32; gradients differ by {apart:.0%}",
-        f"compute that part in fp32, inside torch.autocast(device_type=..., enabled=False); or leave out {name}=True"
-    )
+    what = f"the loss is {format_value(loss)} in {name} and {format_value(exact)} in fp32"
+    do = f"compute that part in fp32, inside torch.autocast(device_type=..., enabled=False); or leave out {name}=True"
+    return f"{what}; gradients differ by {apart:.0%}", do
 
 @check("an evaluation in evaluation mode",
        "it evaluates in training mode, with dropout, and batch norms learn from the evaluation set",
@@ -354,10 +352,8 @@ def gradients_begin_at_0(seen: Evidence) -> tuple[str, str] | None:
     seen.take_step()
     for name, each in params.items():
         if not any(p.grad is not None and float(p.grad.abs().mean()) > 1e5 for p in each): continue
-        return (
-            f"the gradients of {name} still contain those of the step before",
-            f"self.{name}.zero_grad() before the backward pass"
-        )
+        what = f"the gradients of {name} still contain those of the step before"
+        return what, f"self.{name}.zero_grad() before the backward pass"
     return None
 
 def fit_one_batch(seen: Evidence, rate: float) -> list[float]:

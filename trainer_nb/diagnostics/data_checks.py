@@ -101,10 +101,8 @@ def evaluation_labels_like_training(seen: Evidence) -> str | None:
         beyond = {each: share for each, share in shares[1].items() if not known.min() <= each <= known.max()}
         if sum(apart.values()) < 1 and sum(beyond.values()) < 0.05: continue
         label = max(beyond or apart, key=lambda each: apart[each])
-        return (
-            f"label {label:g} is that of {shares[0].get(label, 0):.0%} of the training samples and of"
-            f" {shares[1].get(label, 0):.0%} of the {name}"
-        )
+        one, other = (each.get(label, 0) for each in shares)
+        return f"label {label:g} is that of {one:.0%} of the training samples and of {other:.0%} of the {name}"
     return None
 
 @check("classes with the same numbers in both sets",
@@ -134,10 +132,8 @@ def columns_do_not_hold_the_label(seen: Evidence) -> tuple[str, str] | None:
             if not pairs == distinct == values: continue
         elif not column.std() > 0 or abs(np.corrcoef(column, labels)[0, 1]) < 1 - 1e-6:
             continue
-        return (
-            f"column {k} of the inputs has the label in all of {len(labels):,} samples",
-            f"leave column {k} out of the inputs"
-        )
+        what = f"column {k} of the inputs has the label in all of {len(labels):,} samples"
+        return what, f"leave column {k} out of the inputs"
     return None
 
 @check("targets of the shape of the outputs",
@@ -152,11 +148,10 @@ def targets_of_the_outputs_shape(seen: Evidence) -> tuple[str, str] | None:
     with warnings.catch_warnings(action="ignore"):
         losses = [float(compute(predicted.float(), t.float().cpu())) for t in (labels, labels.reshape(predicted.shape))]
     if math.isclose(*losses, rel_tol=1e-3): return None
-    return (
-        f"the outputs have the shape {tuple(predicted.shape)} and the targets {tuple(labels.shape)}; the loss is"
-        f" {format_value(losses[0])}, and {format_value(losses[1])} where both have the first one",
-        "learn.loss_func = lambda out, y, loss=learn.loss_func: loss(out, y.reshape(out.shape))"
-    )
+    now, then = map(format_value, losses)
+    what = f"the outputs have the shape {tuple(predicted.shape)} and the targets {tuple(labels.shape)}"
+    do = "learn.loss_func = lambda out, y, loss=learn.loss_func: loss(out, y.reshape(out.shape))"
+    return f"{what}; the loss is {now}, and {then} where both have the first one", do
 
 @check("labels that are trained", "-100 means that the loss leaves the label out, so these samples teach nothing",
        "look at the labels; a text whose prompt fills max_length has no answer left")
@@ -192,10 +187,8 @@ def samples_can_be_read(seen: Evidence) -> tuple[str, str] | None:
         if not samples.failed: continue
         first, why = next(iter(samples.failed.items()))
         number = len(samples.failed) + len(samples.indexes)
-        return (
-            f"{len(samples.failed)} of {number:,} samples of the {name} cannot be read; sample {first}: {why}",
-            f"look at sample {first} of the data set"
-        )
+        what = f"{len(samples.failed)} of {number:,} samples of the {name} cannot be read; sample {first}: {why}"
+        return what, f"look at sample {first} of the data set"
     return None
 
 @check("finite inputs and targets",
@@ -208,11 +201,9 @@ def finite_inputs(seen: Evidence) -> tuple[str, str] | None:
     in_batch = any(t.is_floating_point() and not t.isfinite().all() for t in collect_tensors(seen.batch).values())
     if in_batch and math.isfinite(seen.first_step.loss) and math.isfinite(seen.first_step.norm or 0.0): return None
     name, samples, what, indexes = wrong[0]
-    return (
-        f"{len(indexes):,} of {len(samples.indexes):,} samples of the {name} have NaN or infinity as {what};"
-        f" sample {min(indexes)} is one",
-        f"look at sample {min(indexes)} of the data set; leave these samples out, or fill the gaps"
-    )
+    found = f"{len(indexes):,} of {len(samples.indexes):,} samples of the {name} have NaN or infinity as {what}"
+    do = f"look at sample {min(indexes)} of the data set; leave these samples out, or fill the gaps"
+    return f"{found}; sample {min(indexes)} is one", do
 
 @check("normalized inputs",
        "weights begin at a size that suits inputs around 1, so the first outputs and gradients are far too large",
@@ -260,11 +251,9 @@ def columns_vary(seen: Evidence) -> tuple[str, str] | None:
     # some are, in images and in counts of words, where the others have the same number often
     often = np.isin(columns, columns[0, [*map(int, constant)]]).mean() - len(constant) / columns.shape[1]
     if len(columns) < 50 or len(constant) <= 0.1 * columns.shape[1] or often > 0.05: return None
-    return (
-        f"{len(constant)} of {columns.shape[1]} columns of the inputs are the same number in all of"
-        f" {len(columns):,} samples: {names_in_short(constant)}",
-        f"look at column {constant[0]} of the data set"
-    )
+    what = f"{len(constant)} of {columns.shape[1]} columns of the inputs are the same number"
+    do = f"look at column {constant[0]} of the data set"
+    return f"{what} in all of {len(columns):,} samples: {names_in_short(constant)}", do
 
 # %% ../../nbs/08_diagnostics/08_data_checks.ipynb #8667fa41
 def input_digests(samples: Samples) -> list[str]:
@@ -331,10 +320,8 @@ def samples_occur_once(seen: Evidence) -> str | None:
     if copied < classes and len(classes) < 0.05 * len(inputs): return None
     most = times.most_common(1)[0][0]
     first, second = [i for i, each in zip(samples.indexes, inputs) if each == most][:2]
-    return (
-        f"{repeated:,} of {times.total():,} samples repeat the input of another one, for example sample {first} that of"
-        f" sample {second}"
-    )
+    what = f"{repeated:,} of {times.total():,} samples repeat the input of another one"
+    return f"{what}, for example sample {first} that of sample {second}"
 
 @check("an evaluation set without augmentation",
        "random augmentation of the evaluation set makes each evaluation another one",

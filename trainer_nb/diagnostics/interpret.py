@@ -268,8 +268,8 @@ def iterate_predictions(learner: TrainerBase, loader: Iterable) -> Iterator[tupl
     run.evaluation.eval_dataloader = loader
     for batch, n in EvalBatches(learner, loader):
         batch = learner._prepare_inputs(batch)
-        with left_there(learner, NO_GENERATION):
-            loss, predicted, labels = learner.prediction_step(unwrap(run.wrapped_model), shallow_copy_batch(batch), False)
+        model, given = unwrap(run.wrapped_model), shallow_copy_batch(batch)
+        with left_there(learner, NO_GENERATION): loss, predicted, labels = learner.prediction_step(model, given, False)
         yield batch, n, loss, first_part(predicted), first_part(labels)
         fire_event(learner, "on_prediction_step")
 

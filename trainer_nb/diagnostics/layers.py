@@ -370,7 +370,8 @@ class LayerReport(PanelDisplay):
         return Chart([panels[title] for title in names or panels], self.said())
 
     def html(self):
-        return super().html() + f'<div style="max-height:420px;overflow:auto">{html_table([*map(layer_row, grouped_layers(self.layers))])}</div>'
+        table = html_table([*map(layer_row, grouped_layers(self.layers))])
+        return super().html() + f'<div style="max-height:420px;overflow:auto">{table}</div>'
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #91991b5b
 def inspect_layers(

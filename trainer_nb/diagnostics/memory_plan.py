@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
 from ..core.errors import InvalidOperation
-from ..core.memory import host_memory
+from ..core.memory import free_host_memory, host_memory
 from ..data.collate import infer_batch_size, map_tensors
 from ..device.model_patches import enable_activation_checkpointing
 from ..device.strategy import require_undivided
@@ -224,8 +224,7 @@ class MemoryPlan(TitledTable):
 def available_memory(device: torch.device) -> int:
     "Return the bytes that this process may have on a device, with those that it has already."
     if device.type == "cuda": return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
-    import psutil
-    return psutil.virtual_memory().available + host_memory()
+    return free_host_memory() + host_memory()
 
 @check("memory for a step", "the first step is out of memory", severity="error")
 def memory_for_a_step(seen: Evidence) -> tuple[str, str] | None:

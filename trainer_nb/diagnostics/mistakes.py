@@ -129,10 +129,8 @@ def class_weights_help_rare_classes(seen: Evidence) -> str | None:
     counts = np.bincount(labels.astype(np.int64), minlength=len(weight))
     most, least = int(counts.argmax()), int(np.where(counts > 0, counts, len(labels) + 1).argmin())
     if counts[most] < 2 * counts[least] or weight[most] <= weight[least]: return None
-    return (
-        f"class {most} has {counts[most]:,} labels and the weight {format_value(float(weight[most]))}, class {least}"
-        f" {counts[least]:,} and {format_value(float(weight[least]))}"
-    )
+    high, low = (format_value(float(weight[each])) for each in (most, least))
+    return f"class {most} has {counts[most]:,} labels and the weight {high}, class {least} {counts[least]:,} and {low}"
 
 @check("a loss that right outputs lower", "each update makes the outputs worse: the sign, or the kind of outputs that it expects",
        "cross_entropy takes scores, nll_loss their log_softmax; both are without a minus in front", severity="error")
@@ -164,10 +162,8 @@ def decay_leaves_weights(seen: Evidence) -> str | None:
     for group in seen.learner.run_state.optimizer.param_groups:
         decay, rate = float(group.get("weight_decay") or 0), float(group.get("initial_lr", group["lr"]))
         if decay * rate < 0.03: continue
-        return (
-            f"a weight decay of {format_value(decay)} at the rate {format_value(rate)} takes {decay * rate:.0%} of each"
-            " weight in a step"
-        )
+        what = f"a weight decay of {format_value(decay)} at the rate {format_value(rate)}"
+        return f"{what} takes {decay * rate:.0%} of each weight in a step"
     return None
 
 @check("a checkpoint that is used", "train() does not read this setting, as in the Trainer, and starts anew",

@@ -99,9 +99,7 @@ def padding_is_not_trained(seen: Evidence) -> str | None:
     trained = (token_labels(seen) != -100) & ~mask
     share = float(trained.sum() / mask.sum())
     if share < 0.05: return None
-    return (
-        f"{int(trained.sum())} tokens of padding of the first batch have labels, beside {int(mask.sum())} of text"
-    )
+    return f"{int(trained.sum())} tokens of padding of the first batch have labels, beside {int(mask.sum())} of text"
 
 @check("texts that are not cut off", "longer texts are cut off, and what decides may be in the rest",
        "use a larger max_length in the tokenizer (truncation)")
@@ -330,9 +328,7 @@ def first_loss_as_of_chance(seen: Evidence) -> str | None:
     if int(labels.min()) < 0 or int(labels.max()) >= classes: raise Unavailable("labels are outside of the classes")
     loss, chance = float(F.cross_entropy(predicted, labels.long())), math.log(classes)
     if loss < 3 * chance + 1: return None
-    return (
-        f"the first loss is {format_value(loss)}, and that of chance among {classes} classes is {format_value(chance)}"
-    )
+    return f"the first loss is {format_value(loss)}, and that of chance among {classes} classes {format_value(chance)}"
 
 # %% ../../nbs/08_diagnostics/09_model_checks.ipynb #9fb70ae1
 def batch_norms(model: nn.Module) -> dict[str, nn.modules.batchnorm._BatchNorm]:
@@ -486,10 +482,8 @@ def adapters_are_saved(seen: Evidence) -> tuple[str, str] | None:
     left = [name for name in trained if id(tensors[name]) not in saved]
     if not left or len(left) == len(trained): return None
     layer = left[0].rpartition(".")[0].rpartition(".")[2]
-    return (
-        f"{len(left)} trained parameters are not part of the adapter: {names_in_short(left)}",
-        f"give LoraConfig modules_to_save=[{layer!r}], which also trains them"
-    )
+    what = f"{len(left)} trained parameters are not part of the adapter: {names_in_short(left)}"
+    return what, f"give LoraConfig modules_to_save=[{layer!r}], which also trains them"
 
 @check("living units", "a dead unit gets no gradient, and stays dead",
        "use smaller weights or another initialization before it, and normalized inputs", severity="error")

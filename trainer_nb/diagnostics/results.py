@@ -241,7 +241,8 @@ def example_losses(
         # a loss leaves out the labels that are masked
         mean = known.mean() if labels.is_floating_point() else known.sum() / (labels != -100).sum()
         if math.isclose(float(mean), float(loss.mean()), rel_tol=FORMULA_TOLERANCE, abs_tol=1e-6): return known.tolist()
-    model, examples = unwrap(learner.run_state.wrapped_model), (select_rows(batch, slice(i, i + 1), n) for i in range(n))
+    model = unwrap(learner.run_state.wrapped_model)
+    examples = (select_rows(batch, slice(i, i + 1), n) for i in range(n))
     try:
         return [learner.prediction_step(model, example, True)[0].item() for example in examples]
     except Exception as error:
@@ -255,7 +256,8 @@ def top_losses(
     dataset: DatasetOrName | None = None,  # None: the learner's evaluation set
 ) -> Results:
     "Return the samples with the largest losses, the worst first."
-    if isinstance(k, bool) or not isinstance(k, int) or k < 0: raise ValueError(f"k must be a non-negative integer, got {k!r}.")
+    if isinstance(k, bool) or not isinstance(k, int) or k < 0:
+        raise ValueError(f"k must be a non-negative integer, got {k!r}.")
     loader, dataset = get_eval_loader(learner, dataset, "top_losses()")
     names, worst, seen = class_names(learner, dataset), [], 0
     # NaN is the worst
@@ -322,10 +324,8 @@ def complete_sample(learner: TrainerBase, sample: Any, first: Any) -> Any:
     if isinstance(first, Mapping):
         names = [name for name in split_labels(first, learner.label_names)[0] if name in learner_inputs(learner, first)]
         if len(names) != 1:
-            raise TypeError(
-                f"predict_one() takes a sample as the data set returns it, a dict with {', '.join(map(str, first))}, not"
-                f" {short_repr(sample, 40)}."
-            )
+            listed = f"a dict with {', '.join(map(str, first))}, not {short_repr(sample, 40)}"
+            raise TypeError(f"predict_one() takes a sample as the data set returns it, {listed}.")
         known = first[names[0]]
     if getattr(sample, "ndim", None) == getattr(known, "ndim", -2) + 1:
         raise ValueError("predict_one() takes one sample, not a batch: x[0]; predict(data_set) takes several.")
@@ -396,7 +396,8 @@ def predict_one(learner: TrainerBase, sample: Any) -> Prediction:
     known = labels if labels is not None or is_single_input(first) else split_labels(first, learner.label_names)[1]
     if _is_mask(predicted, known[None] if labels is None and isinstance(known, torch.Tensor) else known):
         return Prediction(output.argmax(0), None, None, output, label)
-    has_classes = classified or isinstance(label, torch.Tensor) and label.ndim > 0 and is_classification(predicted, labels)
+    has_label = isinstance(label, torch.Tensor) and label.ndim > 0
+    has_classes = classified or has_label and is_classification(predicted, labels)
     target, best, probability = _outcome(learner, output, label, has_classes, names)
     if not classified: return Prediction(best, None, None, output, target)
     shares = output.float().softmax(-1)

@@ -71,8 +71,7 @@ def compute_norms(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [full_tensor(norm) for norm in torch._foreach_norm(tensors, 2, wide)] if tensors else []
 
 def compute_moments(begun: Sequence[Begun]) -> torch.Tensor:
-    """Return (count, mean, variance, norm) of each tensor, shape (tensors, 4), on the device of the first; variance divides
-    by n."""
+    "Return (count, mean, variance, norm) of each tensor, shape (tensors, 4), on the device; variance divides by n."
     device = begun[0].mean.device
     counts = torch.tensor([float(o.n) for o in begun]).to(device, non_blocking=True)
     mean, variance, norm = (on_one_device(column, device) for column in list(zip(*begun))[1:4])
