@@ -189,7 +189,7 @@ def test_what_is_dead_and_not_finite_is_named_first():
 
 
 def test_thousands_of_tensors():
-    "Folded until it fits, and whole when it is opened."
+    "In groups that fit a page; the frame has each layer."
     class Block(nn.Module):
         def __init__(self): super().__init__(); self.a, self.norm, self.b = nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4)
         def forward(self, x): return x + self.b(torch.relu(self.norm(self.a(x))))

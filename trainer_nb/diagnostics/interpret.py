@@ -222,26 +222,20 @@ class BatchPreview(HtmlDisplay):
     ):
         self.batch = batch
         rows = shape_rows(batch)
-        images = find_images(batch)
-        words = decode_texts(batch, processing_class, n)
         known = first_labels(labels, n, names)
-        sounds = find_sounds(batch)
-        table = example_rows(batch, n, names)
         if show is not None:
             result = show(batch, n)
             shown = result if isinstance(result, str) else getattr(result, "_repr_html_", lambda: None)()
             if not shown and result != "": shown = f"<pre>{escape_html(repr(result), 4000)}</pre>"
-        elif images is not None:
+        elif (images := find_images(batch)) is not None:
             shown = image_grid(images[:n], [format_value(o) for o in known] or None, columns=9)
-        elif words:
+        elif words := decode_texts(batch, processing_class, n):
             shown = html_table([{"text": w} | ({"label": label} if known else {}) for w, label in zip(words, known or words)])
-        elif sounds is not None:
+        elif (sounds := find_sounds(batch)) is not None:
             waves = [{"sound": HtmlDisplay(waveform_svg(s), "")} for s in sounds[:n]]
             shown = html_table([row | {"label": label} for row, label in zip(waves, known)] if known else waves)
-        elif table:
-            shown = html_table(table)
         else:
-            shown = html_table(rows)
+            shown = html_table(example_rows(batch, n, names) or rows)
         lines = " &nbsp;·&nbsp; ".join(escape_html(f"{r['key']} {r['shape']} {r['type']}") for r in rows)
         about = "" if shown == html_table(rows) else f'<div style="font-size:12px;opacity:.7">{lines}</div>'
         plain = [f"{r['key']}  {r['shape']}  {r['type']}  {r['first values']}" for r in rows]

@@ -119,6 +119,8 @@ class LayerSampler:
         moved, before = self.before
         torch._foreach_sub_(before, [p.detach() for _, p in moved])
         self.of_norms("update", [i for i, _ in moved], before)
+        norm = self.found["update"][:, :1]
+        self.found["update"] = torch.cat([norm, norm / self.found["weight"][:, :1]], 1)
         self.before = None
 
     def of_norms(self, quantity: str, layers: list[int], tensors: list[torch.Tensor]):
@@ -137,24 +139,15 @@ def watch_values(sampled: LayerSampler) -> tuple[list[str], torch.Tensor | None]
     """Return the names of the columns, and the numbers, shape (layers, columns), on the device: nan for missing values,
     None without columns."""
     device = sampled.params[0][1].device if sampled.params else torch.device("cpu")
-    columns: list[str] = []
-    parts = []
-    unknown = torch.full((len(sampled.layers), 3), math.nan, device=device)
-    if "output" in sampled.names:
-        columns += WATCH_COLUMNS["output"]
-        rows = dict.fromkeys(sampled.layers, torch.full((len(columns),), math.nan, device=device))
-        if sampled.outputs:
-            begun = list(sampled.outputs.values())
-            _, mean, variance, norm, *shares = compute_outputs(begun).to(device).unbind(1)
-            rows |= dict(zip(sampled.outputs, torch.stack([norm, mean, variance.sqrt(), *shares], 1)))
-        parts.append(torch.stack(list(rows.values())))
-    for what in ("weight", "gradient", "update"):
-        if what not in sampled.names: continue
-        columns += WATCH_COLUMNS[what]
-        found, weight = sampled.found.get(what, unknown), sampled.found.get("weight", unknown)
-        if what == "update": found = torch.cat([found[:, :1], found[:, :1] / weight[:, :1]], 1)
-        parts.append(found)
-    return columns, torch.cat(parts, 1) if parts else None
+    def unknown(*shape: int) -> torch.Tensor: return torch.full(shape, math.nan, device=device)
+    if "output" in sampled.names and sampled.outputs:
+        _, mean, variance, norm, *shares = compute_outputs([*sampled.outputs.values()]).to(device).unbind(1)
+        rows = dict.fromkeys(sampled.layers, unknown(5))
+        rows |= dict(zip(sampled.outputs, torch.stack([norm, mean, variance.sqrt(), *shares], 1)))
+        sampled.found["output"] = torch.stack([*rows.values()])
+    columns = {what: names for what, names in WATCH_COLUMNS.items() if what in sampled.names}
+    parts = [sampled.found.get(what, unknown(len(sampled.layers), len(columns[what]))) for what in columns]
+    return [name for names in columns.values() for name in names], torch.cat(parts, 1) if parts else None
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #572e6697
 class Watch(TrainerCallback):
