@@ -2,14 +2,14 @@
 
     python benchmarks/views.py              # without a browser and with one (real JupyterLab, headless Chromium)
     python benchmarks/views.py --quick      # fewer and shorter rounds
-    python benchmarks/views.py --only slow  # or: runs, peers, page
+    python benchmarks/views.py --only slow  # or: runs, peers, page, zoom
 
 benchmarks/README.md describes how it is measured. What is measured runs in a real kernel, in rounds in which the contenders alternate.
 A contender that is not installed is named and left out.
 """
 from __future__ import annotations
 
-import argparse, ast, os, random, statistics, subprocess, sys, tempfile, threading, time
+import argparse, ast, json, os, random, statistics, subprocess, sys, tempfile, threading, time
 from pathlib import Path
 
 import harness
@@ -259,6 +259,59 @@ def drawn(lab, rounds, seconds):
     return figures
 
 
+ZOOM = """async frames => {
+  const gaps = [], script = [], draw = view.draw.bind(view);
+  view.draw = () => { const began = performance.now(); draw(); script.push(performance.now() - began); };
+  await new Promise(done => {
+    let last = 0, i = 0;
+    const next = now => {
+      if (last) gaps.push(now - last);
+      last = now;
+      const middle = 10000 + 4000 * Math.sin(i / 31), half = 3000 + 2500 * Math.sin(i / 20);
+      view.zoomTo([middle - half, middle + half]);
+      if (i++ < frames) requestAnimationFrame(next); else done();
+    };
+    requestAnimationFrame(next);
+  });
+  return [gaps, script];
+}"""
+
+
+def frames(number):
+    "Return [median, 95 %] of the frames per second, and of the script in a frame, of a page that zooms many runs in each frame."
+    import numpy as np
+    sys.path[:0] = [str(ROOT/"tests"), str(ROOT/"tests"/"live")]
+    from conftest import find_chromium
+    from playwright.sync_api import sync_playwright
+    from test_page import CSS, SOURCE, Page, a_run, blocks, everything, packed
+    noise = np.random.default_rng(0)
+    def run(i):
+        made = blocks(4000, 5)
+        made[:, 3:6] = np.exp(-made[:, :1] / (5000 + 500 * i)) + 0.1 * noise.random((4000, 3))
+        return made
+    def points(): return [[step, step / 100, step / 60, noise.random()] for step in range(80, 20001, 80)]
+    names = [f"r{i}" for i in range(20)]
+    row = {"state": "finished", "about": "", "baseline": False, "single": True, "texts": [], "values": []}
+    table = {"columns": [], "groups": [], "group": None, "results": [], "result": "", "drawn": 20, "metrics": [], "rows": [{"run": o, "name": o, **row} for o in names]}
+    content = everything(runs=[a_run(name, i, width=5, color=i + 2) for i, name in enumerate(names)], smoothing=160, table=table, controls=False, metrics={o: {f"metric_{k}": points() for k in range(50)} for o in names})
+    with sync_playwright() as p:
+        tab = p.chromium.launch(executable_path=find_chromium(), headless=True, args=["--no-sandbox"]).new_page(viewport={"width": 1300, "height": 1000})
+        tab.set_content((ROOT/"tests"/"page.html").read_text("utf-8"))
+        tab.evaluate("([source, css]) => start(source, css)", [SOURCE, CSS])
+        page = Page(tab)
+        page.js("([text, buffers]) => feed(JSON.parse(text), buffers)", [json.dumps(content), [packed(run(i)) for i in range(20)]])
+        page.settle()
+        tab.locator(".tnb-big").scroll_into_view_if_needed()
+        page.js(ZOOM, 30)
+        devtools = tab.context.new_cdp_session(tab)
+        devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
+        def processor(): return {o["name"]: o["value"] for o in devtools.send("Performance.getMetrics")["metrics"]}["ScriptDuration"]
+        before = processor()
+        gaps, script = page.js(ZOOM, number)
+        each = (processor() - before) * 1000 / len(script)
+    return {"rate": [float(1000 / np.quantile(gaps, o)) for o in (0.5, 0.95)], "script": [float(np.quantile(script, o)) for o in (0.5, 0.95)], "processor": each}
+
+
 def tables(found: dict) -> dict:
     "Return the tables of a stored result by name."
     figures, rows = found["figures"], []
@@ -281,6 +334,11 @@ def tables(found: dict) -> dict:
     if opened:
         rows = [[name, harness.with_interval(opened[name]["s"]), harness.with_interval(opened[name]["cpu"], bold=True)] for name in list(opened)[1:]]
         made["runs"] = harness.table([f"opening {opened['number']} runs of 2,000 steps", "s", "of the processor, s"], rows)
+    drawn = figures.get("zoom")
+    if drawn:
+        made["zoom"] = harness.table(["20 runs of 20,000 steps and 50 metrics, zoomed in each frame", "median", "95 %"],
+                                     [["frames per second", f"{drawn['rate'][0]:.0f}", f"{drawn['rate'][1]:.0f}"], ["script in a frame, ms", *(f"{o:.1f}" for o in drawn["script"])],
+                                      ["of the processor, the mean, ms", f"{drawn['processor']:.1f}", ""]])
     notes = [f"{harness.INTERVALS} {harness.describe(found)}", *harness.missing_lines(found, {})]
     return made | {"notes": "\n".join(notes)}
 
@@ -289,7 +347,7 @@ def main(argv=None):
     "Measure what was asked for and print the tables."
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", choices=["slow", "runs", "peers", "page"])
+    parser.add_argument("--only", choices=["slow", "runs", "peers", "page", "zoom"])
     parser.add_argument("--rounds", type=int, default=16)
     parser.add_argument("--json", metavar="FILE", help="write the summary to this file")
     opts = parser.parse_args(argv)
@@ -307,6 +365,9 @@ def main(argv=None):
     if opts.only in (None, "page"):
         try: figures |= on_a_page(opts.rounds, seconds)
         except ImportError as error: left_out["JupyterLab with a browser"] = str(error)
+    if opts.only in (None, "zoom"):
+        try: figures["zoom"] = frames(600 if not opts.quick else 120)
+        except ImportError as error: left_out["a browser"] = str(error)
     packages = ["jupyterlab", "ipykernel", "fastprogress", "livelossplot"]
     found = harness.result("views", opts, ["rounds"], figures, left_out, packages)
     harness.print_result(found, tables(found))

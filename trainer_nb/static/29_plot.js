@@ -28,8 +28,6 @@ class Plot {
     Object.assign(this, { lines: [], names: [], heat: null, unit: "", zoomX: null, zoomY: null, points: 0, area: { left: 0, top: 0, width: 0, height: 0 } });
   }
 
-  ticksX(count) { return ticksOf(this.x, count); }
-
   // Place the axes: names beside rows, or ticks beside values from low to high.
   layout(pen, width, height, range, { low, high }, { top = 14, bottom = 24, left: least = 32, right = 6, named = true } = {}) {
     const { names } = this, tall = height - top - bottom;
@@ -57,7 +55,8 @@ class Plot {
     segment(pen, left, bottom + 0.5, right, bottom + 0.5);
     const words = shortened(pen, this.unit, width / 2), reserved = words && !this.below ? pen.measureText(words).width + 10 : 0;
     let free = -Infinity;
-    for (const tick of this.ticksX(Math.max(2, Math.floor(width / 62)))) {
+    const count = Math.max(2, Math.floor(width / 62));
+    for (const tick of this.ticksX?.(count) ?? ticksOf(this.x, count)) {
       const at = Math.round(this.x.at(tick.at)) + 0.5, half = pen.measureText(tick.text).width / 2, middle = Math.min(at, right - half);
       segment(pen, at, bottom, at, bottom + 4);
       if (middle - half < free || middle + half > right - reserved + 2) continue;
@@ -126,9 +125,10 @@ class Plot {
       const { style, y, low = y, high = y } = line, [first, end] = this.windowOf(line, range), stride = Math.ceil((end - first) / 1000);
       for (let i = first; i < end; i++) {
         if (style !== "faint") { sure.add(y(i)); continue; }
-        every.add(low(i));
-        every.add(high(i));
-        if ((i - first) % stride === 0) some.push(low(i), high(i));
+        const from = low(i), to = high(i);
+        every.add(from);
+        every.add(to);
+        if ((i - first) % stride === 0) some.push(from, to);
       }
     }
     return sure.around(Float64Array.from(some.filter(o => Number.isFinite(o))).sort(), every);

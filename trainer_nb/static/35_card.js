@@ -29,9 +29,9 @@ class Card extends Plot {
   get zoomedX() { return this.against ? this.zoomX : this.view.zoom; }
 
   fit() {
-    const found = [this.plot.clientWidth, this.plot.clientHeight], ratio = window.devicePixelRatio || 1;
-    if (String([...found, ratio]) === String([...this.size, this.ratio])) return;
-    Object.assign(this, { size: found, ratio, stale: true });   // the canvas is sized when it is drawn: sizing clears it
+    const { clientWidth: width, clientHeight: height } = this.plot, ratio = window.devicePixelRatio || 1;
+    if (width === this.size[0] && height === this.size[1] && ratio === this.ratio) return;
+    Object.assign(this, { size: [width, height], ratio, stale: true });   // the canvas is sized when it is drawn: sizing clears it
     this.invalidate();
   }
 
