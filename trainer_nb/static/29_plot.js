@@ -21,7 +21,7 @@ function shortened(pen, text, width) {
 }
 
 // A line is {style, color, count, x, y}, where x and y give the values of a point by its number, and has more if need be: loose, where the
-// points are in no order; low and high, from where to where the steps of a point go; dash, weight, alpha; pale, the opacity of the line alone.
+// points are in no order; low and high, from where to where the steps of a point go; dash, weight, alpha; pale, the opacity of the line alone; aside, where the axis is not chosen by it.
 // Its style: line; faint, as a backdrop; dashed; rings, a line with a ring for each value; points, rings alone; dots, many of them; bars.
 class Plot {
   constructor() {
@@ -122,7 +122,7 @@ class Plot {
     if (this.zoomY) return { low: this.zoomY[0], high: this.zoomY[1], above: null, below: null };
     const sure = new Extent(this.log), every = new Extent(this.log), some = [];
     for (const line of this.lines) {
-      const { style, y, low = y, high = y } = line, [first, end] = this.windowOf(line, range), stride = Math.ceil((end - first) / 1000);
+      const { style, y, low = y, high = y } = line, [first, end] = line.aside ? [0, 0] : this.windowOf(line, range), stride = Math.ceil((end - first) / 1000);
       for (let i = first; i < end; i++) {
         if (style !== "faint") { sure.add(y(i)); continue; }
         const from = low(i), to = high(i);

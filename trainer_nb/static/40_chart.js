@@ -68,7 +68,7 @@ class Chart extends Card {
     // a line through the blocks of a run
     const through = (run, style, y, more) => ({ style, run, y, color: this.color(run), dash: dashOf(run.place && run.place + 1), count: run.rows, x: i => run.get(i, at), alpha: alpha(run), ...more });
     const each = back.filter(run => this.eachStep(run) && (run.width > 1 || this.weight || run.band)).map(run => through(run, "faint", i => run.get(i, column + MEAN), {
-      low: i => run.get(i, column + LOW), high: i => run.get(i, column + HIGH), wide: run.width > 1 || run.band, alpha: alpha(run) * (run.place ? 0.22 : 0.4),
+      low: i => run.get(i, column + LOW), high: i => run.get(i, column + HIGH), wide: run.width > 1 || run.band, aside: view.table && !run.band, alpha: alpha(run) * (run.place ? 0.22 : 0.4),
     }));
     const strong = back.map(run => {
       const { y } = run.curve(column + MEAN, this.weight, this.log);

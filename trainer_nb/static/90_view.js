@@ -262,7 +262,7 @@ class View {
     this.against = AXES[name] ? null : name;
     if (!this.against) this.axis = name;
     else if (!QUANTITIES.some(o => o.key === name)) this.want([name]);
-    this.pinned = this.hovered = null;
+    this.pin(null);
     this.whole(this.zoom && this.zoom.map(o => this.main().convert(o, from, to)));
   }
 

@@ -79,7 +79,7 @@ class Panel extends Plot {
 
   draw(pen, width, height) {
     const range = this.range = this.picture.rangeOf(this), shown = this.shown(this.all), depth = ({ owner }) => this.all.findIndex(o => o.owner === owner);
-    for (const line of shown) Object.assign(line, { color: this.color(line.hue), dash: dashOf(line.hue), alpha: line.style === "faint" ? 0.35 : 1 });
+    for (const line of shown) Object.assign(line, { color: this.color(line.hue), dash: dashOf(line.hue), alpha: line.style === "faint" ? 0.55 : 1 });
     // of several runs the first lies above the others, as in the live view
     if (this.picture.live && !shown.some(o => o.style === "faint")) shown.sort((a, b) => depth(b) - depth(a));
     this.lines = shown;
