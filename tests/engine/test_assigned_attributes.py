@@ -80,10 +80,10 @@ ASSIGNED = {
     "model.temperature": lambda learn: learn.model.temperature.mul_(2),
     "model.passing": lambda learn: setattr(learn.model, "passing", torch.full((1,), 2.0)),
     "loss_func.alpha": lambda learn: setattr(learn.loss_func, "alpha", 0.5),
-    "loss_func.parts": lambda learn: learn.loss_func.parts.__setitem__(0, 0.5),
     "Halves.factor": lambda learn: setattr(halving(learn), "factor", 0.5),
     "hooks of model.inner.2": lambda learn: learn.model.inner[2].register_forward_hook(lambda module, x, y: y * 2),
     "hooks of model": lambda learn: learn.model.register_forward_pre_hook(lambda module, x: (x[0] + 1,)),
+    "hooks of parameters": lambda learn: next(learn.model.parameters()).register_hook(lambda gradient: gradient * 2),
     "forward of model.inner.2": lambda learn: setattr(learn.model.inner[2], "forward", torch.tanh),
 }
 BETWEEN = {"nothing": lambda learn, folder: None, "evaluate": lambda learn, folder: learn.evaluate(), "predict": lambda learn, folder: learn.predict(data(16)),

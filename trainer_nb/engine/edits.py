@@ -136,7 +136,7 @@ def is_of_user(owner: object, name: str) -> bool:
 # of a group's settings; its tensors are changed by the schedule
 _SETTINGS = frozenset((bool, int, float, str, tuple, np.float32, np.float64))
 # rows of the diff that the journal has by their names
-_JOURNALED = ("weights", "requires_grad", "param_groups")
+_JOURNALED = ("weights", "requires_grad", "param_groups", "hooks of parameters")
 
 class Edits:
     "Find what cells have changed in a run since the last verb."
@@ -171,6 +171,7 @@ class Edits:
         return {
             "weights": [*map(_VERSION, run.params)],
             "requires_grad": [*map(_REQUIRES_GRAD, run.params)],
+            "hooks of parameters": [(hooks := p._backward_hooks) and tuple(hooks) for p in run.params],
             "param_groups": [[len(g["params"]), *g, *[v for v in g.values() if type(v) in _SETTINGS]] for g in groups],
             "tables": [*map(len, self.tables), *map(id, chain.from_iterable(map(dict.values, self.tables)))],
             "forward": [m.get("forward") for m in map(vars, modules)],
@@ -235,8 +236,7 @@ class Edits:
             changed += [f"forward of {path}" for path, before, after in rows if before is not after]
         if "tables" in different:
             here = dict(named_modules(run))
-            others = [path for path, m in self.modules.items() if type(here.get(path, m)) is not type(m)]
-            changed += ["modules"] if others else []
+            if any(type(here.get(path, m)) is not type(m) for path, m in self.modules.items()): changed.append("modules")
         if not different.issubset(_JOURNALED): self.is_prepared = False
         if "tables" in different or any(name.startswith("train_dataset") for name in changed):
             # what is there now has attributes as well

@@ -188,6 +188,8 @@ def whole_or_not(run: RunState) -> Iterator[None]:
             restore_values(run, snapshot)
             now.window = None
             run.discard("copies.backups")
+            # what was written here is no change of the user's
+            if run.copies.edits is not None: run.copies.edits.keep(run)
         now.corrupted, now.unloaded, now.has_stale_weights = before
         raise
 

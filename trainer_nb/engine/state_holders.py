@@ -243,7 +243,9 @@ def _of_data(name: str, data: object) -> Iterator[Holder]:
         is_iterable_only = hasattr(part, "__iter__") and not hasattr(part, "__getitem__")
         is_stream = isinstance(part, torch.utils.data.IterableDataset) or is_iterable_only
         if hasattr(part, "__dict__") and not (is_stream and has_state_dict(part)):
-            yield Holder(path, part, "generators" if of_library(type(part)) else "data", not_state(part))
+            # collators of libraries have settings, their data sets caches
+            kinds = "data" if not of_library(type(part)) else "scalars" if name == "data_collator" else "generators"
+            yield Holder(path, part, kinds, not_state(part))
 
 def _of_functions(learner: TrainerBase | None) -> Iterator[Holder]:
     "Yield holders for the data and the functions that a learner was given."

@@ -346,26 +346,22 @@ def restore_evaluated(run: RunState) -> None:
 # names of attributes in a message
 MOST_NAMES = 10
 
-def note_kept_code(
-    run: RunState,
-    place: Place,  # in the history of this run, of the state that was restored
-) -> None:
-    "Note the hooks, and the assigned forward methods, that cells have changed since a state: no snapshot has them."
+def note_kept_code(run: RunState, place: Place) -> None:
+    "Note the hooks and assigned forward methods that cells have changed since a place of the history: no snapshot has them."
     events = run.history.events[place.events:]
     changed = [name for e in events if e["kind"] == "by hand" for name in e["data"]["changed"]]
     run.reports.kept_code += [name for name in changed if name.startswith(("hooks of ", "forward of "))]
 
 def report_lost(run: RunState, verb: str) -> None:
     "Warn about the attributes that were not restored with the run, or were overwritten, each once."
-    names = run.reports.new(run.reports.overwritten.values())
-    run.reports.overwritten = {}
+    names, run.reports.overwritten = run.reports.new(run.reports.overwritten.values()), {}
     if names:
         warn(f"{verb} restores attributes from the run, although this learner began with other values (set them again if"
              f" those are meant): {join_names(names, MOST_NAMES)}.")
     code, run.reports.kept_code = run.reports.new(run.reports.kept_code), []
     if code:
-        warn(f"{verb} does not go back in code: {join_names(code, MOST_NAMES)} changed after that state, and stays. Call"
-             " remove() of a hook's handle, or assign the former method.")
+        warn(f"{verb} does not go back in code: {join_names(code, MOST_NAMES)} changed after that state, and the"
+             " present code stays. Call remove() of a hook's handle, or assign the former method.")
     lost = {n: run.reports.lost[n] for n in run.reports.new(run.reports.lost)}
     run.reports.lost = {}
     if not lost: return

@@ -151,14 +151,14 @@ def rewind(
         replay(learner, acts, target, advance)
     except BaseException as error:
         left = target - run.state.global_step
-        if run.parts.saver is not None:
-            get_saver(run).after_restore(run, best)
+        if run.parts.saver is not None: get_saver(run).after_restore(run, best)
         run.history.note("rewind", run.state.global_step, steps=n + left)
-        if not isinstance(error, Paused) or not left: raise
+        if not left: raise
         again = "".join(f", with {e['kind']}() again at step {e['step']}," for e in acts)
-        raise Paused(
-            f"{error} rewind({n}) was on its way to step {target}: learn.step({left}){again} goes there."
-        ) from None
+        way = f"rewind({n}) was on its way to step {target}: learn.step({left}){again} goes there."
+        if isinstance(error, Paused): raise Paused(f"{error} {way}") from None
+        error.add_note(f"({way})")
+        raise
     after = values_of_steps(run.history, base.step, target)
     found = {name: differing_steps(values, after[name]) for name, values in before.items()}
     different = sorted({step for steps in found.values() for step in steps})
