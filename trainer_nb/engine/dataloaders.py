@@ -284,7 +284,7 @@ def make_loader(
 _MAX_DEPTH = 5
 
 def data_parts(name: str, data: object, depth: int = 0) -> Iterator[tuple[str, Any]]:
-    "Yield a data set, a collator or a loss function, and what it holds of data sets and of a loader's collator, each with its name."
+    "Yield a data set, a collator or a loss, and the data sets and the collator in it, each with its name."
     def is_data(v: object) -> bool: return isinstance(v, torch.utils.data.Dataset) or hasattr(type(v), "set_format")
     yield name, data
     for key, value in getattr(data, "__dict__", {}).items() if depth < _MAX_DEPTH else ():
