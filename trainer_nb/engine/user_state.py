@@ -347,7 +347,7 @@ def restore_evaluated(run: RunState) -> None:
 MOST_NAMES = 10
 
 def note_kept_code(run: RunState, place: Place) -> None:
-    "Note the hooks and assigned forward methods that cells have changed since a place of the history: no snapshot has them."
+    "Note the hooks and assigned forward methods that cells have changed since a place: no snapshot has them."
     events = run.history.events[place.events:]
     changed = [name for e in events if e["kind"] == "by hand" for name in e["data"]["changed"]]
     run.reports.kept_code += [name for name in changed if name.startswith(("hooks of ", "forward of "))]

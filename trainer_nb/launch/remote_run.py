@@ -25,7 +25,7 @@ from ..engine.loop import StepLimit, StopCondition
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import compare_checksums, find_loss_module, renew_initial_snapshot
 from ..engine.run_state import record_act
-from ..engine.session import check_not_in_step, open_run_log, raise_if_interrupted, record_callback_changes
+from ..engine.session import check_not_in_step, open_run_log, raise_if_interrupted, record_manual_changes
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.user_state import attribute_digests
 from ..engine.snapshot import capture_snapshot, gather_snapshot
@@ -173,7 +173,6 @@ class RemoteRun:
     def take_over(self, learner: TrainerBase):
         "Move the run from the kernel to new processes; it stays if they cannot be started."
         run = learner.run_state
-        record_callback_changes(run)
         # a snapshot taken now is one of theirs
         run.num_processes = self.num_processes
         transfer = RunTransfer(None, None)
@@ -449,6 +448,7 @@ class RemoteRun:
 
     def record_launch(self, learner: TrainerBase):
         "Record the launch in the history of the run."
+        record_manual_changes(learner.run_state)
         record_act(learner.run_state, "launch", **self.launch_data())
 
     def refuse(self, operation: str):
