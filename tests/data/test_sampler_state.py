@@ -96,6 +96,26 @@ def test_a_run_in_parts(kind):
     assert learn.model.seen == whole(kind)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_first_step_of_an_epoch_fails(kind, tmp_path):
+    "The samplers were read for it: a snapshot and a checkpoint taken before it is repeated go on with the same batches."
+    learn = make(kind, output_dir=str(tmp_path))
+    learn.step(4)
+    failing = learn.model.register_forward_pre_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError): learn.step()
+    failing.remove()
+    seen = learn.model.seen[:4]
+    del learn.model.seen[4:]
+    learn.snapshot("a")
+    learn.save_checkpoint()
+    learn.step(6)
+    learn.restore("a")
+    del learn.model.seen[4:]
+    later = make(kind, output_dir=str(tmp_path))
+    for run in (learn, later): run.train(resume_from_checkpoint=run is later)
+    assert learn.model.seen == seen + later.model.seen == whole(kind)
+
+
 @pytest.mark.parametrize("step", [1, 4, 6, 11])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_resumed_run(kind, step, tmp_path):

@@ -386,6 +386,7 @@ class BatchSource:
     """Base class of sources of micro-batches.
     Subclasses add open(cursor, bookmark), batches_left(cursor), and `batches` of the first epoch, or None."""
     bookmark = None   # plain values that, besides the cursor, open the source after the last batch
+    begun = None      # those that open it at the beginning of an epoch that was read before
     weight = 1.0      # weight of the last batch if several processes share the data: see sampling.RankShard
     _workers: DataWorkers | None = None
     def at_end(self, cursor: Cursor) -> bool | None:
@@ -631,7 +632,8 @@ class MapSource(BatchSource):
         begins = not cursor.position
         present = self._samplers.take()
         wanted = present if begins or cursor.epoch != self._epoch else self._before
-        if not begins and bookmark and bookmark.get("epoch") == cursor.epoch:
+        is_here = bookmark is not None and bookmark.get("epoch") == cursor.epoch
+        if is_here and (not begins or present == bookmark.get("after")):
             wanted = bookmark["samplers"]
         # the first step of an epoch may be repeated
         repeats = begins and self._begun and present == self._after
@@ -670,6 +672,8 @@ class MapSource(BatchSource):
             self._begun = True
         has_state = any(self._before.items.values())
         self.bookmark = {"epoch": cursor.epoch, "samplers": self._before} if has_state else None
+        # of the beginning, whose first step may fail after samplers were read
+        self.begun = self.bookmark and self.bookmark | {"after": self._after}
         epoch = cursor.epoch if self.sets_epoch else None
         asked = batch_requests(plan, cursor, self.seed, self.share, epoch)
         return self._load_with_workers(asked) if self.loader.num_workers else self._load_in_process(asked)

@@ -127,6 +127,8 @@ class Step:
             # the micro-batches stay with the run until a step with them is committed
             run.current.window = run.loader.take(run.cursor, run.args.gradient_accumulation_steps, run.bookmark) or None
         if run.current.window is None: return False
+        if not run.cursor.position:
+            run.bookmark = run.loader.source.begun
         run.copies.backups.keep()
         # a full backup restores the weights; otherwise a change of them is reported
         if run.copies.backups.full is None:
