@@ -45,7 +45,7 @@ def test_numbers_are_those_of_the_page_and_unknown_is_a_dash():
 
 def test_a_setting_is_as_one_would_type_it():
     values = [4800, 3.0, 0.01, 0.0123, 1e-3, 1.23e-3, 1.41724e-3, 2.5e-5, 0.000123456, 1 / 3, 1e6, 1234567.5, 1e20, np.float32(0.5), True, None, math.nan, "cosine", "a\nb"]
-    assert [format_setting(o) for o in values] == ["4800", "3", "0.01", "0.0123", "0.001", "0.00123", "1.417e-3", "2.5e-5", "1.235e-4", "0.333333", "1000000", "1234570", "1e20", "0.5", "True",
+    assert [format_setting(o) for o in values] == ["4800", "3", "0.01", "0.0123", "1e-3", "1.23e-3", "1.417e-3", "2.5e-5", "1.235e-4", "0.333333", "1000000", "1234570", "1e20", "0.5", "True",
                                                    "None", "nan", "cosine", "a b"]
     assert all(math.isclose(float(format_setting(o)), o, rel_tol=1e-3) for o in NUMBERS)
 

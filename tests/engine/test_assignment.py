@@ -153,7 +153,7 @@ def test_args_assigned_in_the_middle_of_a_run_count_as_set_does():
     for name, value in {"weight_decay": 0.5, "num_train_epochs": 2, "learning_rate": 0.003}.items(): want.set(**{name: value})
     assert unequal(finish(assigned), finish(want)) == []
     journals = [[(e["step"], e["act"], e["what"]) for e in learn.history.journal()] for learn in (assigned, want)]
-    assert journals[0] == journals[1] == [(2, "set", "weight_decay=0.5"), (2, "set", "num_train_epochs=2"), (2, "set", "learning_rate=0.003")]
+    assert journals[0] == journals[1] == [(2, "set", "weight_decay=0.5"), (2, "set", "num_train_epochs=2"), (2, "set", "learning_rate=3e-3")]
 
 
 def test_args_assigned_before_a_run_is_resumed_count(tmp_path):

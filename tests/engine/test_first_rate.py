@@ -120,14 +120,14 @@ def test_a_rate_that_scales_a_schedule_in_mid_run_is_named_where_it_begins_again
     learn.train()
     capfd.readouterr()
     learn.fit(1)
-    assert "base rate 0.002 that set(lr=...) has left; fit(1, lr) takes another" in capfd.readouterr().out and learn.history[-1].learning_rate == pytest.approx(0.002)
+    assert "base rate 2e-3 that set(lr=...) has left; fit(1, lr) takes another" in capfd.readouterr().out and learn.history[-1].learning_rate == pytest.approx(0.002)
     learn = made()
     learn.step(3)
     learn.set(lr=1e-3)
     learn.train()
     capfd.readouterr()
     learn.train()
-    assert "a new schedule with the base rate 0.002 that set(lr=...) has left, and an empty history" in capfd.readouterr().out
+    assert "a new schedule with the base rate 2e-3 that set(lr=...) has left, and an empty history" in capfd.readouterr().out
     for act in (lambda learn: learn.set(learning_rate=1e-3), lambda learn: learn.fit(1, 1e-3), lambda learn: None):
         learn = made()
         learn.step(3)

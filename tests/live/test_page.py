@@ -738,7 +738,7 @@ def test_without_controls_there_are_none(live):
     assert [live.tab.locator(o).is_visible() for o in (".tnb-header", ".tnb-controls", ".tnb-settings-bar", ".tnb-hint", ".tnb-sections")] == [True, False, False, False, True]
 
 
-@pytest.mark.parametrize("part, shown", [("controls", [".tnb-controls", ".tnb-rate"]), ("charts", [".tnb-toolbar", ".tnb-big"]), ("table", [".tnb-table"])])
+@pytest.mark.parametrize("part, shown", [("controls", [".tnb-controls", ".tnb-rate"]), ("charts", [".tnb-toolbar", ".tnb-big"]), ("table", [".tnb-table"]), ("chart:loss", [".tnb-big"])])
 def test_a_part_alone(page, part, shown):
     page.js("part => { cleanup(); model.get = name => name === 'part' ? part : undefined; open_view() }", part)
     page.feed(everything(), [blocks(50)])

@@ -173,7 +173,7 @@ def test_the_names_of_marks(run):
     learn.set(learning_rate=0.0031622776601683794)
     texts = [row["what"] for row in learn.journal]
     assert texts[-3:] == [f"run {slow.history.run_id}, learning_rate=1e-5", "clipped, max_grad_norm=0.1", "learning_rate=3.162e-3"]
-    assert "set learning_rate=0.00316" in [mark.word for mark in learn.plot("loss").panels()[0].of(Marker)]
+    assert "set learning_rate=3.16e-3" in [mark.word for mark in learn.plot("loss").panels()[0].of(Marker)]
 
 
 def test_the_mark_of_a_stop_is_a_sentence(run):

@@ -160,7 +160,7 @@ def test_the_table(tmp_path):
     for by in ("seeds", None):                                                     # a chart says what the table says, without the deviation
         panel, cells = table.group(by).parallel().panels()[0], table.model.row_cells(table.model.rows[0])
         assert dict(panel.things[0].words) == {name: cells[name][1].split(" ±")[0] for name in panel.rows} and len(panel.rows) == 3
-    assert {mark.word for mark in panel.things if hasattr(mark, "word") and mark.y == 0} == {"0.001", "0.01"}
+    assert {mark.word for mark in panel.things if hasattr(mark, "word") and mark.y == 0} == {"1e-3", "0.01"}
     assert runs_module.axis_places([(rate, str(rate)) for rate in (1e-4, 1e-3, 1e-2)])[1] == pytest.approx([0, 0.5, 1]) and table.scatter("learning_rate").panels()[0].xlog
     for change in (dict(end=False), dict(seed=2), dict(end=False)):                # one that has not ended, one whose seed has been, one with NaN
         last = write(tmp_path, "late", accuracy=0.9, **{"learning_rate": 1e-2, "seed": 7} | change)

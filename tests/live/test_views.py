@@ -273,8 +273,10 @@ def test_the_traits_of_a_view(capsys):
     eventually(lambda: view.state == "paused" and view.step == 20, "the thread that updates views")
     assert bar.value == 20 and view.loss == learn.history[-1].loss and ("state", "paused") in seen and ("loss", view.loss) in seen
     assert "An observer of state failed with ZeroDivisionError" in capsys.readouterr().err
+    learn.log({"score": 0.5})
     learn.train()
-    eventually(lambda: view.state == "finished" and view.step == 100 == bar.value)
+    eventually(lambda: view.state == "finished" and view.step == 100 == bar.value and view.metrics == {"score": 0.5})
+    assert view.speed > 0
     view.close()
 
 

@@ -377,7 +377,7 @@ RELIED_ON = {
                     "37bcb36e": r"\[535\]", "7e19c4a2": r"clipped +1\.3\d+ +26\.\d+ +1\.\d+ +1\.\d+ +0\.8.*repaired +1\.3\d+ +1\.\d+ +1\.\d+ +1\.\d+ +0\.8", "5d3c19e1": "True",
                     "fbff811d": "diverge at step 151", "e05da86f": "equal at all common steps; the same settings", "b4456c3f": r"step\(149\).*max_grad_norm=1\.0",
                     "0cca504e": "retired-checkpoint-150", "a28717c1": r"0\.8", "ba4bdee2": "True"},
-    "looking_inside": {"c7c84777": r"0\.[12]", "4374549d": r"activation_fn: [4-7]\d%", "88e33e68": r"444 steps in all.*Suggestion: 0\.00316", "d3f0ec90": r"0\.[89]",
+    "looking_inside": {"c7c84777": r"0\.[12]", "4374549d": r"activation_fn: [4-7]\d%", "88e33e68": r"444 steps in all.*Suggestion: 3\.16e-3", "d3f0ec90": r"0\.[89]",
                        "fb7be299": r"\[\].*0\.9", "c0de0b05": r"\(17,.*layers\.1\.mlp\.fc1: its gradient"},
     "incidents": {"1ac10005": r"0\.[67]\d*", "1ac10007": "softmax", "1ac10009": r"0\.[89]", "1ac10010": "checks found nothing", "1ac10012": "nan",
                   "1ac10014": r"sample 700.*learn\.rewind\(to=29\)", "1ac10016": r"0\.[89]", "1ac10018": "the batch of 1 step left out",

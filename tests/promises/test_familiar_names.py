@@ -107,14 +107,14 @@ def test_validate_is_evaluate():
 
 SENTENCES = {
     # schedule: of the settings, before the first step, after three of twelve steps
-    "linear": (dict(), "learning rate: 0.1 at the next step (was 0.01); the linear schedule falls to 0.008333 at step 12, the last.",
-               "learning rate: 0.1 at the next step (was 0.0075); the linear schedule falls to 0.01111 at step 12, the last."),
+    "linear": (dict(), "learning rate: 0.1 at the next step (was 0.01); the linear schedule falls to 8.333e-3 at step 12, the last.",
+               "learning rate: 0.1 at the next step (was 7.5e-3); the linear schedule falls to 0.01111 at step 12, the last."),
     "linear, warmup": (dict(warmup_steps=4), "learning rate: 0 at the next step; the linear schedule rises to 0.1 at step 5 and falls to 0.0125 at step 12, the last.",
-                       "learning rate: 0.1 at the next step (was 0.0075); the linear schedule rises to 0.1333 at step 5 and falls to 0.01667 at step 12, the last."),
+                       "learning rate: 0.1 at the next step (was 7.5e-3); the linear schedule rises to 0.1333 at step 5 and falls to 0.01667 at step 12, the last."),
     "constant": (dict(lr_scheduler_type="constant"), "learning rate: 0.1 at the next step (was 0.01); the constant schedule keeps it to step 12.",
                  "learning rate: 0.1 at the next step (was 0.01); the constant schedule keeps it to step 12."),
-    "one_cycle": (dict(lr_scheduler_type="one_cycle"), "learning rate: 0.004 at the next step (was 0.0004); the one_cycle schedule rises to 0.0",
-                  "learning rate: 0.1 at the next step (was 0.0"),
+    "one_cycle": (dict(lr_scheduler_type="one_cycle"), "learning rate: 4e-3 at the next step (was 4e-4); the one_cycle schedule rises to 0.0",
+                  "learning rate: 0.1 at the next step (was 9.9"),
     "plateau": (dict(lr_scheduler_type="reduce_lr_on_plateau", eval_strategy="epoch"),
                 "learning rate: 0.1 at the next step (was 0.01); the reduce_lr_on_plateau schedule changes it after evaluations.",
                 "learning rate: 0.1 at the next step (was 0.01); the reduce_lr_on_plateau schedule changes it after evaluations."),
@@ -144,7 +144,7 @@ def test_set_of_the_base_says_it_too():
     learn = make(train_dataset=samples(24))
     learn.step(6)
     changed = learn.set(learning_rate=0.1)
-    assert repr(changed).startswith("learning rate: 0.05 at the next step (was 0.005); the linear schedule falls to 0.008333 at step 12, the last.")
+    assert repr(changed).startswith("learning rate: 0.05 at the next step (was 5e-3); the linear schedule falls to 8.333e-3 at step 12, the last.")
     assert learn.step()[0].learning_rate == pytest.approx(0.05)
     assert "learning rate" not in repr(learn.set(weight_decay=0.1)).split("setting")[0]
     learn = make()

@@ -77,7 +77,7 @@ def test_rates_that_are_all_too_low_or_too_high():
     low, high = of_digits().lr_find(start=1e-6, end=1e-3), of_digits(optim="sgd").lr_find(start=2e4, end=1e7)
     assert low.suggestion is None and "is the highest that was tried; learn.lr_find(end=0.1) goes higher" in low.reason
     assert high.suggestion is None and "learn.lr_find(start=" in high.reason
-    assert of_digits().lr_find(start=1.1e-3, end=2e-3).reason.startswith("there is no candidate between 0.0011 and 0.002")
+    assert of_digits().lr_find(start=1.1e-3, end=2e-3).reason.startswith("there is no candidate between 1.1e-3 and 2e-3")
 
 
 def test_a_first_loss_that_is_not_finite():
@@ -252,7 +252,7 @@ def test_the_suggestion_lies_above_the_rules_in_the_plot():
     points = [line for line in curve.of(LineSeries) if line.style == "points"]
     assert {line.name for line in points} == {"suggestion", *(name for name, rate in found.suggestions.items() if rate)} and points[-1].name == "suggestion"
     marks = curve.of(Marker)
-    assert [(mark.x, mark.word) for mark in marks if mark.y is None] == [(1e-3, "0.001"), (1e-1, "0.1"), (1e-2, "suggestion 0.01")]
+    assert [(mark.x, mark.word) for mark in marks if mark.y is None] == [(1e-3, "1e-3"), (1e-1, "0.1"), (1e-2, "suggestion 0.01")]
     assert marks[-1] == Marker(1e-2, "", points[-1].y[0], points[-1].color)
     # without trials nothing is suggested, and the rules have lines
     alone = LRFindResult(rates, losses, 60, False).panels()[0]

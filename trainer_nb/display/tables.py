@@ -47,13 +47,13 @@ def format_setting(
     value: object,
     limit: int = 32,  # maximum number of characters for values that are not floats
 ) -> str:
-    "Format the value of a setting as a user would type it, on one line: 4800, 0.01, 2.5e-5."
+    "Format the value of a setting as a user would type it, on one line: 4800, 0.01, 2.5e-3."
     value = to_scalar(value)
     if not isinstance(value, float) or not math.isfinite(value): return _printable(value, limit)
     if value.is_integer() and abs(value) < 1e15: return str(int(value))
-    size = abs(value)
+    # small ones as measured values are written, which stand beside them
+    if abs(value) < 1e-2 or abs(value) >= 1e15: return format_exponent(value, 4)
     shown = f"{value:.6g}"
-    if size < 1e-4 or size >= 1e15 or (size < 1e-2 and len(shown) > 8): return format_exponent(value, 4)
     return str(int(float(shown))) if "e" in shown else shown
 
 # %% ../../nbs/00_display/00_tables.ipynb #8912f2f6

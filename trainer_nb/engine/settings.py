@@ -229,9 +229,11 @@ def next_rates(learner: TrainerBase) -> list[float]:
     optimizer = learner.run_state.optimizer
     return [] if optimizer is None else [float(group["lr"]) for group in optimizer.param_groups]
 
+def _format_rate(rate: float) -> str: return format_setting(float(f"{rate:.4g}"))
+
 def _format_rates(rates: list[float]) -> str:
     "Return the different rates of the groups as text."
-    different = list(dict.fromkeys(f"{rate:.4g}" for rate in rates))
+    different = list(dict.fromkeys(map(_format_rate, rates)))
     return ", ".join(different[:4]) + (", ..." if len(different) > 4 else "")
 
 def describe_course(run: RunState) -> str:
@@ -248,9 +250,9 @@ def describe_course(run: RunState) -> str:
     top = max(range(len(rates)), key=rates.__getitem__)
     parts = []
     if rates[top] > rates[0]:
-        parts.append(f"rises to {rates[top]:.4g} at step {run.state.global_step + 1 + ahead.offsets[top]}")
+        parts.append(f"rises to {_format_rate(rates[top])} at step {run.state.global_step + 1 + ahead.offsets[top]}")
     if rates[-1] < rates[top]:
-        parts.append(f"falls to {rates[-1]:.4g} at step {last}, the last")
+        parts.append(f"falls to {_format_rate(rates[-1])} at step {last}, the last")
     return f"the {name} schedule {' and '.join(parts)}"
 
 class RateText:
@@ -289,7 +291,7 @@ def scaled_base(learner: TrainerBase) -> str:
     known = {*made, learner.args.learning_rate} if isinstance(learner.args.learning_rate, float) else made
     # rates of several groups are the user's own
     if len(bases) > 1 or any(math.isclose(base, rate, rel_tol=1e-6) for base in bases for rate in known): return ""
-    return f"{bases.pop():.4g}"
+    return _format_rate(bases.pop())
 
 def effect_of(learner: TrainerBase, name: str) -> str:
     "Return the description of when a setting takes effect at this point of the run."

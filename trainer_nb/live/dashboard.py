@@ -24,7 +24,7 @@ from ..engine.overrides import TrainerBase
 from .background import BackgroundRun, get_handle
 from .commands import CommandHandler, CommandThread
 from .curves import as_history, run_labels
-from .progress import find_progress_callback
+from .progress import find_progress_callback, recent_speed
 from .run_view import last_known_loss
 from .screens import in_kernel
 from .static_view import still_bundle, still_text
@@ -376,6 +376,8 @@ def dashboard_class() -> type[Dashboard]:
         step = traitlets.Int(0, help="the number of completed steps")
         loss = traitlets.Float(math.nan, help="the newest loss")
         state = traitlets.Unicode("new", help="new, training, paused, stopped, finished, failed or waiting")
+        speed = traitlets.Float(math.nan, help="steps per second, lately")
+        metrics = traitlets.Dict(help="the newest value of each metric")
 
         # False: the object is not complete, so nothing can be sent
         is_complete = False
@@ -412,7 +414,11 @@ def dashboard_class() -> type[Dashboard]:
             status = self.view_model.sent["status"]
             loss = last_known_loss(self.view_model.main.history)
             loss = math.nan if loss is None else loss
-            values = {"step": int(status.get("step") or 0), "loss": loss, "state": status["state"]}
+            speed = recent_speed(self.view_model.main.history) or math.nan
+            shown = self.view_model.curves[:1]
+            metrics = {name: points[-1][-1] for curve in shown for name, points in curve.points.items()}
+            values = {"step": int(status.get("step") or 0), "loss": loss, "state": status["state"], "speed": speed}
+            values["metrics"] = metrics
             for name, value in values.items():
                 # nan is not equal to itself
                 if repr(value) == repr(getattr(self, name)): continue
@@ -436,6 +442,10 @@ def dashboard_class() -> type[Dashboard]:
         controls = property(lambda self: self.show_part("controls"), doc="Widget of the buttons and the settings.")
         charts = property(lambda self: self.show_part("charts"), doc="Widget of the charts.")
         table = property(lambda self: self.show_part("table"), doc="Widget of the evaluations and the notices.")
+
+        def chart(self, name: str) -> Any:
+            'Return the widget of one chart: "loss", "learning_rate", "grad_norm", or a metric such as "eval_accuracy".'
+            return self.show_part(f"chart:{name}")
 
         def __del__(self): "Do nothing: ipywidgets keeps what is connected until it is closed."
 

@@ -85,8 +85,8 @@ class Sections {
     let open = 0;
     for (const [name, cards] of places) {
       if (!this.held.has(name)) this.held.set(name, this.build(name));
-      const { box, count, grid } = this.held.get(name), { full } = this.view, shown = cards.filter(card => full ? card === full : matches(words, card.title));
-      const metrics = cards.filter(o => o.metric !== undefined).length, folded = name && !full && !words && (this.kept.folded[name] ?? (name !== "Pinned" && metrics && open + metrics > OPEN));
+      const { box, count, grid } = this.held.get(name), { full, only } = this.view, shown = cards.filter(card => full ? card === full : only ? [card.key, card.title].includes(only) : matches(words, card.title));
+      const metrics = cards.filter(o => o.metric !== undefined).length, folded = name && !full && !only && !words && (this.kept.folded[name] ?? (name !== "Pinned" && metrics && open + metrics > OPEN));
       if (!folded) { open += metrics; wanted.push(...shown); }
       cards.forEach((card, i) => {
         show(card.box, shown.includes(card));

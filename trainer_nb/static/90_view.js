@@ -13,8 +13,8 @@ class View {
     this.root = make("div", "tnb", null, { "data-lm-suppress-shortcuts": "true" });
     this.root.trainerNb = this;
     el.classList.add("tnb-host");
-    const part = model.get("part");
-    if (part) this.root.setAttribute("data-part", part);   // of the view, which is shown alone
+    const [part, chart] = (model.get("part") || "").split(/:(.*)/s);   // of the view, which is shown alone: "table", "chart:eval_loss"
+    if (part) Object.assign(this, { only: chart }).root.setAttribute("data-part", part);
     this.theme = new Theme(this.root, () => this.recolor());
     this.commands = new Commands(this);
     this.build();

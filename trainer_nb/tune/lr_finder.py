@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from ..core.errors import InvalidOperation
 from ..diagnostics.isolated import cancellable, isolated_training
 from ..display.charts import PanelDisplay
-from ..display.panels import LineSeries, Marker, Panel, format_tick, panel_to_text
+from ..display.panels import LineSeries, Marker, Panel, panel_to_text
 from ..display.tables import to_frame
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState, schedule_start
@@ -91,7 +91,7 @@ def curve_panel(found: LRFindResult) -> Panel:
         word = f"suggestion {format_rate(found.suggestion)}"
         things += [Marker(found.suggestion, word, None, 1), Marker(found.suggestion, "", height(found.suggestion), 1)]
     # a single name has no legend
-    title = f"{given[0][1]} {format_tick(float(f'{given[0][2]:.2g}'))}" if len(given) == 1 else "Loss"
+    title = f"{given[0][1]} {format_rate(given[0][2], 2)}" if len(given) == 1 else "Loss"
     far = not found.answer and 0 < low < top / 20
     return Panel(title, things, "learning rate", xlog=found.mode == "exp", ylog=far, note=found.note)
 
@@ -207,10 +207,9 @@ class LRFindResult(LearnerResult):
         return to_frame({"rate": self.rates, "loss": self.losses, "smoothed": self.smoothed})
 
     def said(self) -> list[str]:
-        def tick(rate: float, digits: int) -> str: return format_tick(float(f"{rate:.{digits}g}"))
-        span = f"{format_tick(float(self.rates[0]))} to {tick(self.rates[-1], 2)}"
+        span = f"{format_rate(self.rates[0])} to {format_rate(self.rates[-1], 2)}"
         end = ", where the loss diverged" if self.stopped else ""
-        rates = [f"{name} {tick(rate, 3)}" for name, rate in self.suggestions.items() if rate is not None]
+        rates = [f"{name} {format_rate(rate)}" for name, rate in self.suggestions.items() if rate is not None]
         count = len(self.trials)
         longest = max((trial.steps for trial in self.trials), default=0)
         trained = f"{count} candidate{'s' * (count != 1)} trained for {longest} steps each: " if count else ""
@@ -260,12 +259,12 @@ def describe_usage(found: LRFindResult, rate: float) -> str:
     setting, share = found.setting
     if setting == "lr":
         return (
-            f"The schedule is at {share:.2g} of its base. found.apply() lets the next step use {rate:.3g} and scales"
+            f"The schedule is at {share:.2g} of its base. found.apply() lets the next step use {format_rate(rate)} and scales"
             " the rest of the schedule; learn.set(learning_rate=found.suggestion) would make it the base."
         )
     if math.isclose(share, 1, rel_tol=1e-3):
-        return f"found.apply() sets it from the next step on: learn.set({setting}={rate:.3g})."
-    return f"found.apply() makes {rate:.3g} the base, to which the schedule rises; it is at {share:.2g} of it."
+        return f"found.apply() sets it from the next step on: learn.set({setting}={format_rate(rate)})."
+    return f"found.apply() makes {format_rate(rate)} the base, to which the schedule rises; it is at {share:.2g} of it."
 
 def describe_other_rates(found: LRFindResult) -> str:
     "Return a sentence on how to set the rate of a rule; empty where no rule has one."
@@ -307,7 +306,7 @@ def lr_find(
         bounds = candidate_range(start, end)
         if not math.isfinite(losses[0]): return found.with_trials([], None, found.verdict.rstrip("."))
         if bounds[0] > bounds[1]:
-            reason = f"there is no candidate between {start:g} and {end:g}; a wider range has some"
+            reason = f"there is no candidate between {format_rate(start)} and {format_rate(end)}; a wider range has some"
             return found.with_trials([], None, reason)
         def begin() -> Callable[[], object]:
             if display.total is not None: display.total += trial_steps

@@ -14,7 +14,7 @@ import torch
 
 from ..device.accelerator import unwrap
 from ..diagnostics.isolated import ConstantSchedule, begin_next_epoch, isolated_training
-from ..display.panels import format_tick
+from ..display.tables import format_setting
 from ..engine.evaluate import EvalBatches, eval_dataloader, evaluation_mode
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState, schedule_start
@@ -229,7 +229,7 @@ def judge_trials(
     if math.isinf(best.loss):
         return None, (
             f"every candidate from {format_rate(min(rates))} to {format_rate(max(rates))} diverged;"
-            f" learn.lr_find(start={format_tick(start / 100)}) goes lower"
+            f" learn.lr_find(start={format_rate(start / 100)}) goes lower"
         )
     if not untrained.loss - best.loss > max(untrained.chance, MIN_TRIAL_FALL * abs(untrained.loss)):
         return None, (
@@ -240,16 +240,16 @@ def judge_trials(
     if best.rate == min(rates):
         return None, (
             f"the best candidate, {format_rate(best.rate)}, is the lowest that was tried;"
-            f" learn.lr_find(start={format_tick(start / 100)}) goes lower"
+            f" learn.lr_find(start={format_rate(start / 100)}) goes lower"
         )
     if best.rate == max(rates):
         return None, (
             f"the best candidate, {format_rate(best.rate)}, is the highest that was tried;"
-            f" learn.lr_find(end={format_tick(end * 100)}) goes higher"
+            f" learn.lr_find(end={format_rate(end * 100)}) goes higher"
         )
     enough = best.loss + NEARLY_BEST * (untrained.loss - best.loss)
     return min(trial.rate for trial in trials if trial.loss <= enough), ""
 
-def format_rate(rate: float) -> str:
-    "Format a rate with three digits."
-    return format_tick(float(f"{rate:.3g}"))
+def format_rate(rate: float, digits: int = 3) -> str:
+    "Format a rate with some digits, as settings are written."
+    return format_setting(float(f"{rate:.{digits}g}"))
