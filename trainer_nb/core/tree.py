@@ -53,7 +53,7 @@ def cached(function: _Function) -> _Function:
     "Apply functools.cache and keep the declared type, which accepts each class as an argument."
     return cast(_Function, functools.cache(function))
 
-def of_library(thing: type | Callable) -> bool:
+def of_library(thing: object) -> bool:
     "Return whether a class or a function comes with Python or from an installed package, not from user code."
     return is_library_module(thing.__module__ or "builtins")
 

@@ -281,9 +281,9 @@ def fetch_holders(run: RunState) -> list[Holder]:
 
 def copied_holders(run: RunState) -> list[Holder]:
     "Return the data and the collator as holders, if the loader reads copies of them, which other attributes do not reach."
-    found = data_holders(run)
-    if not found or not run.loader.loader.num_workers and run.loader.loader.dataset is run.learner().train_dataset: return []
-    return found
+    found, learner = data_holders(run), run.learner and run.learner()
+    is_read = found and learner and not run.loader.loader.num_workers and run.loader.loader.dataset is learner.train_dataset
+    return [] if is_read else found
 
 def code_holders(run: RunState) -> list[Holder]:
     """Return the learner, its callbacks, the modules and the data as holders,

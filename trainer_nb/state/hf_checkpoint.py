@@ -163,7 +163,7 @@ def resume_position(
     window = run.args.gradient_accumulation_steps
     batches = run.loader.batches
     step = state.global_step
-    if not isinstance(run.loader.source, MapSource):
+    if not isinstance(run.loader.source, MapSource) or batches is None:
         raise ValueError("the Trainer's files have no position in a stream; read the weights with the model's"
                          " from_pretrained(), and begin a new run with them")
     epoch = step // math.ceil(batches / window)
@@ -181,7 +181,9 @@ def resume_position(
 # %% ../../nbs/07_state/05_hf_checkpoint.ipynb #d5f1065c
 def position_fields(run: RunState, state) -> dict:
     "Return the fields of a run that hold its position, with the tasks due there."
-    (epoch, behind), batches, args = resume_position(run, state), run.loader.batches, run.args
+    (epoch, behind), args = resume_position(run, state), run.args
+    # known there
+    batches = run.loader.batches or 0
     before = args.save_strategy == "steps" or (args.save_strategy == "best" and args.eval_strategy == "steps")
     if before and epoch and not behind:
         epoch = epoch - 1
@@ -196,7 +198,7 @@ def position_fields(run: RunState, state) -> dict:
         "begun": True,
         "epoch_open": is_open,
         "due": [(due, "", {}, None)] if due else [],
-        "samples": (epoch and epoch * position_after_batches(run.loader, 0, run.loader.batches)) + cursor.position,
+        "samples": (epoch and epoch * position_after_batches(run.loader, 0, batches)) + cursor.position,
         "logged": state.global_step,
         "finished": False,
         "seconds": 0.0,

@@ -174,8 +174,8 @@ class RewindBuffer:
 
     def clear(self, history: History | None = None):
         "Drop all snapshots where the run gets another past, but those of steps that the new past has as well."
-        is_kept = lambda s: s.values["run"] == history.run_id and is_ancestor(history, s.values["place"])
-        self.kept = [] if history is None else [*filter(is_kept, self.kept)]
+        kept = [] if history is None else [s for s in self.kept if s.values["run"] == history.run_id]
+        self.kept = [s for s in kept if history is not None and is_ancestor(history, s.values["place"])]
         # wait: steps until the next snapshot; size: its bytes, None: unknown; seen: events of the history
         # that were examined
         self.wait = 0
