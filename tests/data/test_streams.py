@@ -31,7 +31,7 @@ X = torch.randn(60, 4, generator=torch.Generator().manual_seed(7))
 
 class Stream(IterableDataset):
     "Examples with noise, in an order of the epoch's own; it notes which have been read, in whatever process. Workers share it, unevenly."
-    not_state = ("n",)   # the size of the data that a learner is given
+    not_state = ("n", "read")   # the size of the data that a learner is given, and what this process and others have read
     def __init__(self, n=N): self.n, self.epoch, self.read = n, 0, torch.zeros(60, dtype=torch.bool).share_memory_()
     def set_epoch(self, epoch): self.epoch = epoch
 

@@ -206,7 +206,7 @@ class MadeParts:
 class DataParts:
     "Hold what a loader was made from, and what passes from one that was discarded to the next one."
     collator: Callable[[list], Any] | None = None   # the learner's when the loader was made
-    first_samplers: UserState | None = None  # the state with which the samplers were made
+    first_samplers: UserState | None = None  # the state with which the samplers were made; None: unknown
     former_samplers: dict[str, Any] = field(default_factory=dict)   # of the discarded loader
     # the generators that have given generator_seeds, as seeding.GeneratorSeeds keeps them
     seed_givers: dict[str, tuple[object, int | None]] = field(default_factory=dict)

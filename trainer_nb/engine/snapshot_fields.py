@@ -636,6 +636,9 @@ def _restore_user_state(run: RunState, snapshot: Snapshot) -> None:
         note_overwritten(run, state, state.first if run.reports.sent_digests is None else run.reports.sent_digests)
         run.reports.first_digests = dict(state.first)
     problems = restore_user_state(run, state, find=code_holders, own=own, in_branch=packed["of"] == IN_BRANCH)
+    if run.loader is None:
+        # samplers of the discarded loader have all of what the snapshot's were, also what those were made with
+        run.data.first_samplers = None
     run.reports.lost = run.reports.lost | state.left_out | problems
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #b1c560b3

@@ -303,13 +303,14 @@ def continue_samplers(run: RunState) -> None:
     samplers, former = run.loader.samplers(), run.data.former_samplers
     new = [h for h in sampler_holders(samplers) if former.get(h.name) is not h.owner]
     first = _capture_samplers(run, samplers)
-    began = {} if run.data.first_samplers is None else run.data.first_samplers.contents()
-    run.data.first_samplers = first
+    began, run.data.first_samplers = run.data.first_samplers, first
     if not new or not former: return
-    state = _capture_samplers(run, former)
-    # a setting that is another one now stays
-    same = {name for name, content in first.contents().items() if content == began.get(name)}
-    only = {name for name, content in state.contents().items() if name in same and content != began[name]}
+    state, only = _capture_samplers(run, former), None
+    if began is not None:
+        # a setting that is another one now stays
+        made = began.contents()
+        same = {name for name, content in first.contents().items() if content == made.get(name)}
+        only = {name for name, content in state.contents().items() if name in same and content != made[name]}
     restore_user_state(run, state, only, lambda run: new, own=False)
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #c880efd7
